@@ -1,0 +1,1 @@
+"""Everything that runs Reclock: images, manifests, and the local fleet."""
