@@ -1,0 +1,1 @@
+"""Access to Kubernetes clusters: resources, credentials, client, informer."""

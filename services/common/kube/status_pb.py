@@ -1,0 +1,83 @@
+"""Reads a `metav1.Status` in Kubernetes' protobuf encoding: members answer errors in the type that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("varint too long")
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield (field number, value) of the varint and length-delimited fields; fixed-size ones are passed over."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        kind = tag & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield tag >> 3, value
+        elif kind == 2:
+            length, at = _varint(data, at)
+            if at + length > len(data):
+                raise ValueError("field is cut off")
+            yield tag >> 3, data[at : at + length]
+            at += length
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise ValueError("unknown wire type")
+
+
+def _text(value: int | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _cause(data: bytes) -> dict[str, str]:
+    names = {1: "reason", 2: "message", 3: "field"}
+    return {names[number]: _text(value) for number, value in _fields(data) if number in names and value}
+
+
+def _details(data: bytes) -> dict[str, Any]:
+    names = {1: "name", 2: "group", 3: "kind", 6: "uid"}
+    details: dict[str, Any] = {}
+    for number, value in _fields(data):
+        if number in names and value:
+            details[names[number]] = _text(value)
+        elif number == 4 and isinstance(value, bytes):
+            details.setdefault("causes", []).append(_cause(value))
+        elif number == 5 and value:
+            details["retryAfterSeconds"] = value
+    return details
+
+
+def decode(body: bytes) -> dict[str, Any] | None:
+    """Return the Status in `body` (`k8s\\0` and a `runtime.Unknown`), or None where it holds another kind."""
+    try:
+        unknown = dict(_fields(body[4:]))
+        type_meta = dict(_fields(bytes(unknown.get(1, b""))))  # type: ignore[arg-type]
+        if _text(type_meta.get(2, b"")) != "Status":
+            return None
+        status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1"}
+        names = {2: "status", 3: "message", 4: "reason"}
+        for number, value in _fields(bytes(unknown.get(2, b""))):  # type: ignore[arg-type]
+            if number in names:
+                status[names[number]] = _text(value)
+            elif number == 5 and isinstance(value, bytes):
+                status["details"] = _details(value)
+            elif number == 6:
+                status["code"] = value
+    except (ValueError, IndexError, TypeError):
+        return None
+    return status
