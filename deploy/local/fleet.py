@@ -1,0 +1,191 @@
+"""The local fleet: a host and members side by side, with or without Reclock's services.
+
+    async with Fleet.start(directory, members=["east", "west"], services=True) as fleet:
+        fleet.host, fleet.members["east"]       # ControlPlane: kubeconfig, processes, api, pod_log
+        await fleet.processes["east-apiserver"].kill9()
+        await fleet.add_member("north")
+
+Leaving the block, however it is left, ends every process and removes every file that the fleet made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from deploy.local.binaries import Binaries
+from deploy.local.kube import ControlPlane, Say
+from deploy.local.layout import Layout
+from deploy.local.pki import write_private
+from deploy.local.ports import Ports
+from deploy.local.process import Process
+
+HOST = "host"
+_TICK_SECONDS = 5.0
+
+
+def quiet(text: str) -> None:
+    """A `say` that says nothing."""
+
+
+async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs the jobs at once; the first failure cancels the others and is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                group.create_task(job)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+class Fleet:
+    """A running fleet; made by `Fleet.start` only."""
+
+    def __init__(self, directory: Path, *, keep_alive: bool, say: Say) -> None:
+        self.layout = Layout(directory.resolve())
+        self.host: ControlPlane
+        self.members: dict[str, ControlPlane] = {}
+        self._keep_alive = keep_alive
+        self._say = say
+        self._ports = Ports()
+        self._binaries = Binaries.find()
+        self._ticker: asyncio.Task[None] | None = None
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def start(
+        cls,
+        directory: Path,
+        *,
+        members: Sequence[str] = ("east", "west"),
+        keep_alive: bool = False,
+        ticks: bool = False,
+        say: Say = quiet,
+    ) -> AsyncIterator[Fleet]:
+        """Starts everything side by side and yields when it is ready; stops it all on the way out.
+
+        `keep_alive` restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow.
+        Raises BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log).
+        """
+        fleet = cls(directory, keep_alive=keep_alive, say=say)
+        created = fleet.layout.prepare()
+        try:
+            await fleet._start(members)
+            if ticks:
+                fleet._ticker = asyncio.create_task(fleet._tick(), name="pod log ticker")
+            yield fleet
+        finally:
+            # Shielded: a second Ctrl-C must not leave processes behind.
+            await asyncio.shield(asyncio.ensure_future(fleet._stop()))
+            fleet.layout.remove(root_too=created)
+
+    @property
+    def clusters(self) -> dict[str, ControlPlane]:
+        """Host and members by name."""
+        return {HOST: self.host, **self.members}
+
+    @property
+    def processes(self) -> dict[str, Process]:
+        """Every process by its full name, such as `east-apiserver`."""
+        return {process.name: process for cluster in self.clusters.values() for process in cluster.processes.values()}
+
+    async def add_member(self, name: str, *, nodes: int = 2) -> ControlPlane:
+        """Starts one more member and writes its kubeconfigs, by which discovery finds it."""
+        if name in self.clusters:
+            raise ValueError(f"there is a cluster {name} already")
+        cluster = self._cluster(name, nodes)
+        self.members[name] = cluster
+        try:
+            await cluster.start(self._say)
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(cluster.stop(grace=0)))
+            del self.members[name]
+            raise
+        self._publish(cluster)
+        self.write_json()
+        return cluster
+
+    def write_json(self) -> None:
+        """Refreshes `fleet.json`."""
+        write_private(self.layout.fleet_json, json.dumps(self.describe(), indent=1) + "\n")
+
+    def describe(self) -> dict[str, Any]:
+        """The contents of `fleet.json`; see `deploy.local.layout`."""
+        return {
+            "engine": "kube",
+            "pid": os.getpid(),
+            "clusters": {
+                name: {
+                    "kubeconfig": str(self.layout.cluster_kubeconfig(name)),
+                    "server": cluster.server,
+                    "member": cluster.is_member,
+                }
+                for name, cluster in self.clusters.items()
+            },
+            "processes": [
+                {
+                    "name": process.name,
+                    "pid": process.pid,
+                    "state": process.state,
+                    "ports": process.ports,
+                    "log": str(process.log),
+                    "restarts": process.restarts,
+                    "command": process.command,
+                }
+                for process in self.processes.values()
+            ],
+        }
+
+    async def _start(self, members: Sequence[str]) -> None:
+        began = time.monotonic()
+        self._say(f"starting the host and {len(members)} members ({', '.join(members)}) on real Kubernetes")
+        self.host = self._cluster(HOST, 0)
+        self.members = {name: self._cluster(name, 2) for name in members}
+        self.write_json()  # from here on another fleet refuses the directory
+        await together(cluster.start(self._say) for cluster in self.clusters.values())
+        for cluster in self.clusters.values():
+            self._publish(cluster)
+        self.write_json()
+        self._say(f"{len(members) + 1} clusters ready ({time.monotonic() - began:.0f} s)")
+
+    def _cluster(self, name: str, nodes: int) -> ControlPlane:
+        return ControlPlane(
+            name,
+            self.layout.state(name),
+            logs=self.layout.logs,
+            binaries=self._binaries,
+            ports=self._ports,
+            number=0 if name == HOST else len(self.members) + 1,
+            nodes=nodes,
+            keep_alive=self._keep_alive,
+        )
+
+    def _publish(self, cluster: ControlPlane) -> None:
+        write_private(self.layout.cluster_kubeconfig(cluster.name), cluster.kubeconfig.read_bytes())
+        if cluster.is_member:
+            access = cluster.access("system:reclock")
+            access.write(self.layout.member_kubeconfig(cluster.name))
+
+    async def _stop(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        clusters = [self.host, *self.members.values()] if hasattr(self, "host") else []
+        # The data goes with the processes, so nothing is gained by letting them finish.
+        await asyncio.gather(*(cluster.stop(grace=0) for cluster in clusters))
+        self._ports.release()
+
+    async def _tick(self) -> None:
+        count = 0
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            count += 1
+            for cluster in list(self.members.values()):
+                if cluster.pod_log is not None:
+                    cluster.pod_log.write(f"tick {count}")
