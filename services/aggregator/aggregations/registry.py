@@ -1,0 +1,184 @@
+"""The registry of aggregated resources: an informer on the host, types resolved by asking the clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from services.aggregator.aggregations.served import Served, find_served
+from services.aggregator.aggregations.spec import aggregated, canonical
+from services.aggregator.types import HOST, Aggregated
+from services.common.errors import StatusError
+from services.common.fleet import FleetWatcher, Member
+from services.common.kube.client import KubeClient
+from services.common.kube.informer import Informer
+from services.common.kube.resource import API_AGGREGATIONS
+
+log = logging.getLogger(__name__)
+
+RECHECK = 10.0  # seconds between looks at types that nobody serves, or that somebody could not be asked about
+
+
+class Aggregations:
+    """All `APIAggregation` objects that can be acted on now.
+
+    `on_change` gets the whole current set whenever it changed; it must not block. Lookups cost O(1).
+    """
+
+    def __init__(self, host: KubeClient, fleet: FleetWatcher) -> None:
+        self._host = host
+        self._fleet = fleet
+        self._informer = Informer(host, API_AGGREGATIONS, handler=self._changed)
+        self._wake = asyncio.Event()
+        self._current: dict[tuple[str, str], Aggregated] = {}
+        self._by_kind: dict[tuple[str, str], Aggregated] = {}
+        self._listeners: list[Callable[[Sequence[Aggregated]], None]] = []
+        self._served: dict[str, Served] = {}
+        self.resolved = asyncio.Event()  # the first complete look is done
+        fleet.subscribe(self)
+
+    def lookup(self, group: str, resource: str) -> Aggregated | None:
+        """Return the aggregation of a resource (events.k8s.io events are core events), or None."""
+        return self._current.get(canonical(group, resource))
+
+    def lookup_kind(self, api_version: str, kind: str) -> Aggregated | None:
+        """Return the aggregation of a kind, whatever the version in `api_version`."""
+        group = api_version.rpartition("/")[0]
+        return self._by_kind.get((group, kind))
+
+    def all(self) -> list[Aggregated]:
+        """Return the current set, ordered by resource key."""
+        return sorted(self._current.values(), key=lambda one: one.key)
+
+    def served_by(self, one: Aggregated) -> list[str]:
+        """Names of the clusters that served the type at the last look."""
+        served = self._served.get(one.name)
+        return list(served.clusters) if served else []
+
+    def on_change(self, listener: Callable[[Sequence[Aggregated]], None]) -> None:
+        """Call `listener` with the whole set, now and after each change."""
+        self._listeners.append(listener)
+        if self.resolved.is_set():
+            listener(self.all())
+
+    async def run(self) -> None:
+        """Follow the host and the fleet until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informer.run(), name="informer:apiaggregations")
+            group.create_task(self._resolve_loop(), name="aggregations:resolve")
+
+    async def engaged(self, member: Member) -> None:
+        """A cluster joined: it may serve what nobody served before."""
+        self._wake.set()
+
+    async def updated(self, member: Member, old: Member) -> None:
+        """A cluster changed: it may have come back with other types."""
+        self._wake.set()
+
+    async def disengaged(self, member: Member) -> None:
+        """A cluster left."""
+        self._wake.set()
+
+    def ready(self) -> str | None:
+        """Reason while the first look is not done."""
+        return None if self.resolved.is_set() else f"apiaggregations are not read yet ({self._informer.last_error or 'waiting for the host'})"
+
+    def _changed(self, type_: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
+        if type_ != "MODIFIED" or old is None or old.get("spec") != obj.get("spec"):
+            self._wake.set()
+
+    async def _resolve_loop(self) -> None:
+        await self._informer.synced.wait()
+        while True:
+            self._wake.clear()
+            pending = await self._resolve()
+            try:
+                await asyncio.wait_for(self._wake.wait(), RECHECK if pending else None)
+            except TimeoutError:
+                continue
+
+    async def _resolve(self) -> bool:
+        """Work out the whole set anew; True while some type should be looked at again later."""
+        clients = {name: member.client for name, member in self._fleet.members.items() if member.reachable}
+        current: dict[tuple[str, str], Aggregated] = {}
+        pending = False
+        objects = sorted(self._informer.store.values(), key=_age)
+        answers = await asyncio.gather(*(self._look(obj, clients) for obj in objects))
+        for obj, served in zip(objects, answers, strict=True):
+            name = obj["metadata"]["name"]
+            self._served[name] = served
+            pending |= not served.clusters or bool(served.unknown)
+            condition = self._take(obj, served, current)
+            await self._report(obj, condition, served)
+        if current != self._current or not self.resolved.is_set():
+            self._current = current
+            self._by_kind = {(one.group, one.kind): one for one in current.values()}
+            self.resolved.set()
+            for listener in self._listeners:
+                listener(self.all())
+        return pending
+
+    async def _look(self, obj: dict[str, Any], clients: dict[str, KubeClient]) -> Served:
+        spec = obj["spec"]
+        asked = dict(clients)
+        if spec.get("includeHost"):
+            asked[HOST] = self._host
+        return await find_served(asked, spec.get("group", ""), spec["version"], spec["resource"])
+
+    def _take(
+        self, obj: dict[str, Any], served: Served, current: dict[tuple[str, str], Aggregated]
+    ) -> tuple[str, str, str]:
+        """Add the aggregation to `current` if it can be; return its Accepted condition (status, reason, message)."""
+        spec, name = obj["spec"], obj["metadata"]["name"]
+        key = canonical(spec.get("group", ""), spec["resource"])
+        known = self._current.get(key)
+        kind = spec.get("kind") or served.kind or (known.kind if known and known.name == name else "")
+        if not kind:
+            return "False", "NotServed", (
+                f"no cluster serves {spec['resource']} in {spec.get('group') or 'core'}/{spec['version']}; "
+                "install the type on a member, or set spec.kind and spec.scope"
+            )
+        namespaced = spec["scope"] == "Namespaced" if spec.get("scope") else served.namespaced
+        if key in current:
+            return "False", "Duplicate", f"the older APIAggregation {current[key].name!r} has this resource already"
+        if spec.get("group", "") != key[0]:
+            return "False", "Alias", f"these objects are aggregated as {key[1]} of group {key[0] or 'core'}: name that instead"
+        try:
+            current[key] = aggregated(obj, kind, namespaced)
+        except ValueError as error:
+            return "False", "Invalid", str(error)
+        return "True", "Accepted", f"{kind} objects of the selected clusters are shown merged"
+
+    async def _report(self, obj: dict[str, Any], accepted: tuple[str, str, str], served: Served) -> None:
+        """Write the status when it says something new."""
+        where = ", ".join(name or "the host" for name in served.clusters)
+        serving = ("True", "Served", f"served by {where}") if served.clusters else (
+            "False", "NotServed", "no reachable cluster serves the type")
+        old = {one["type"]: one for one in (obj.get("status") or {}).get("conditions") or []}
+        conditions = [_condition(old, "Accepted", *accepted), _condition(old, "Served", *serving)]
+        if conditions == [old.get("Accepted"), old.get("Served")]:
+            return
+        name = obj["metadata"]["name"]
+        try:
+            await self._host.patch(API_AGGREGATIONS, None, name, {"status": {"conditions": conditions}}, sub="status")
+        except StatusError as error:
+            log.warning("status of APIAggregation %s not written: %s", name, error.message)
+
+
+def _age(obj: dict[str, Any]) -> tuple[str, str]:
+    return obj["metadata"].get("creationTimestamp", ""), obj["metadata"]["name"]
+
+
+def _condition(old: dict[str, Any], type_: str, status: str, reason: str, message: str) -> dict[str, Any]:
+    before = old.get(type_)
+    if before and (before["status"], before["reason"], before["message"]) == (status, reason, message):
+        return dict(before)
+    since = before["lastTransitionTime"] if before and before["status"] == status else _now()
+    return {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

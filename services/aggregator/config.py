@@ -1,0 +1,58 @@
+"""Configuration of the aggregator."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.common.config import ServiceConfig
+
+
+class EtcdTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Client TLS towards etcd: paths of PEM files; all empty for plaintext."""
+
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+
+
+class EtcdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The etcd that holds the version markers."""
+
+    endpoints: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:2379"])
+    """Client addresses, `host:port`."""
+    prefix: str = "/reclock/v1/"
+    """Prefix of every key; one fleet per prefix."""
+    tls: EtcdTls = msgspec.field(default_factory=EtcdTls)
+
+
+class FrontTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Serving certificate of the Kubernetes front: paths of PEM files."""
+
+    cert: str = ""
+    key: str = ""
+
+
+class Window(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """How far back a client may resume: whichever bound is reached first."""
+
+    seconds: int = 900
+    revisions: int = 2_000_000
+
+
+class AggregatorConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Everything that the aggregator can be told."""
+
+    grpc_address: str = "127.0.0.1:7403"
+    front_address: str = "127.0.0.1:6443"
+    """Where kubectl connects (HTTPS)."""
+    front_tls: FrontTls = msgspec.field(default_factory=FrontTls)
+    client_ca: str = ""
+    """CA of client certificates: the host's, so that one certificate works on both."""
+    request_header_ca: str = ""
+    """CA of front proxies whose X-Remote-* headers are believed; none when empty."""
+    request_header_names: list[str] = msgspec.field(default_factory=list)
+    """Common names of those proxies; any with a certificate of the CA when empty."""
+    etcd: EtcdConfig = msgspec.field(default_factory=EtcdConfig)
+    discovery_address: str = "127.0.0.1:7401"
+    scheduler_address: str = "127.0.0.1:7402"
+    window: Window = msgspec.field(default_factory=Window)
