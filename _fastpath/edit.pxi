@@ -257,29 +257,34 @@ cdef bint edit_metadata(Edits *e, const uint8_t *base, const Fields *f, bytes ve
 cdef bytes splice_at(const uint8_t *base, Py_ssize_t length, Meta meta, bytes version, bytes cluster,
                      owners, Py_ssize_t end, object_uids):
     cdef Edits e
-    cdef const Fields *f = &meta.f
+    cdef Fields *f = &meta.f
     cdef const uint8_t *q
     cdef jb_state s
     cdef list alive = []
     cdef bytes new
     if end < 0:
         end = meta.end
-    if f.open == 0 or f.close >= length or end > length:
+    if f.open == 0 or end > length:
         raise SpliceError("no metadata, or not the buffer it was found in")
+    if f.next and (end < 0 or owners):
+        read_remaining(&meta.f, base, length if end < 0 else end)
+    if max(f.next, f.close) >= length or base[f.open] != c'{':
+        raise SpliceError("not the buffer it was found in")
     if end < 0:
         s.depth, s.in_string, s.escaped = 1, 0, 0
         q = jb_skip(base + f.close + 1, base + length, &s)
         if q == NULL:
             raise broken(length)
         end = q - base
-    if end <= f.close + 1 or base[f.open] != c'{' or base[f.close] != c'}':
-        raise SpliceError("end lies before the metadata's, or not the buffer it was found in")
+    if end <= max(f.next, f.close) + 1:
+        raise SpliceError("end lies before the metadata's")
     check_version(version)
     e.count = 0
     e.growth = 0
     if not edit_metadata(&e, base, f, version, cluster, owners, alive):
         e.count = 0
         e.growth = 0
+        read_remaining(&meta.f, base, end)
         new = None if cluster is None else cluster_text(cluster)[PyBytes_GET_SIZE(CLUSTER_KEY) + 1:-1]
         new = shown_metadata(base[f.open:f.close + 1], version, new, owners)
         alive.append(new)

@@ -311,6 +311,14 @@ static ptrdiff_t jb_plain_key(const uint8_t *p, const uint8_t *end, char *out, p
     return n;
 }
 
+/* Ask for the first lines of a buffer and its last at once: a walk from key to key would otherwise wait for
+ * each in turn when the buffer is not in the cache. */
+JB_INLINE void jb_prefetch(const uint8_t *p, ptrdiff_t length) {
+    ptrdiff_t i;
+    __builtin_prefetch(p + length - 1);
+    for (i = 0; i < length && i < 1024; i += 64) __builtin_prefetch(p + i);
+}
+
 /* --- members of an object, one at a time --- */
 typedef struct {
     const uint8_t *p, *end;

@@ -23,6 +23,7 @@ cdef extern from "json_blocks.h" nogil:
     const uint8_t *jb_string_end(const uint8_t *p, const uint8_t *end, int *has_escape) noexcept
     const uint8_t *jb_space(const uint8_t *p, const uint8_t *end) noexcept
     const uint8_t *jb_value_end(const uint8_t *p, const uint8_t *end) noexcept
+    void jb_prefetch(const uint8_t *p, Py_ssize_t length) noexcept
     int jb_walk_start(jb_walk *w, const uint8_t *p, const uint8_t *end) noexcept
     int jb_walk_next(jb_walk *w) noexcept
     int jb_walk_skip(jb_walk *w) noexcept

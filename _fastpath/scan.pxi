@@ -8,8 +8,9 @@ cdef struct Span:
 
 cdef struct Fields:
     Py_ssize_t open        # metadata's '{'
-    Py_ssize_t close       # its '}'
+    Py_ssize_t close       # its '}'; 0 while `next` is set
     Py_ssize_t first       # first member's key, == close when metadata is empty
+    Py_ssize_t next        # behind the last member that was read, when reading stopped early; else 0
     Span name
     Span namespace
     Span uid
@@ -85,35 +86,59 @@ cdef void keep_field(Fields *f, const uint8_t *base, const jb_walk *w) noexcept 
         s.b = w.p - base
 
 
-cdef const uint8_t *read_metadata(
-    Fields *f, const uint8_t *base, const uint8_t *p, const uint8_t *end
-) noexcept nogil:
-    """p stands on metadata's value. Returns the byte behind it; NULL when it is no object or cut short."""
-    cdef jb_walk w
+cdef const uint8_t *read_members(Fields *f, const uint8_t *base, jb_walk *w, bint lazy) noexcept nogil:
+    """Returns the byte behind metadata, with `lazy` perhaps an earlier one; NULL when it is cut short."""
     cdef int more
-    if jb_walk_start(&w, p, end) < 0:
-        return NULL
-    f.open = p - base
-    f.first = 0
     while True:
-        more = jb_walk_next(&w)
+        more = jb_walk_next(w)
         if more <= 0:
             break
         if f.first == 0:
             f.first = w.raw - base
-        if jb_walk_skip(&w) < 0:
+        if jb_walk_skip(w) < 0:
             return NULL
-        keep_field(f, base, &w)
+        keep_field(f, base, w)
+        if lazy and f.annotations.b and f.version.b and f.uid.b and f.name.b:
+            f.next = w.p - base
+            return w.p
     if more < 0:
         return NULL
+    f.next = 0
     f.close = w.p - base
     if f.first == 0:
         f.first = f.close
     return w.p + 1
 
 
+cdef const uint8_t *read_metadata(
+    Fields *f, const uint8_t *base, const uint8_t *p, const uint8_t *end, bint lazy
+) noexcept nogil:
+    """p stands on metadata's value. Returns as `read_members`."""
+    cdef jb_walk w
+    if jb_walk_start(&w, p, end) < 0:
+        return NULL
+    f.open = p - base
+    f.first = 0
+    return read_members(f, base, &w, lazy)
+
+
+cdef int read_remaining(Fields *f, const uint8_t *base, Py_ssize_t length) except -1:
+    """Go on where a lazy reading stopped: managedFields, the larger half of a pod's metadata, come last."""
+    cdef jb_walk w
+    if f.next == 0:
+        return 0
+    if f.next > length:
+        raise broken(f.next, "the buffer was changed")
+    w.p = base + f.next
+    w.end = base + length
+    w.count = 1
+    if read_members(f, base, &w, False) == NULL:
+        raise broken(f.next)
+    return 0
+
+
 cdef Py_ssize_t read_object(
-    Fields *f, const uint8_t *base, const uint8_t *p, const uint8_t *end, bint whole
+    Fields *f, const uint8_t *base, const uint8_t *p, const uint8_t *end, bint whole, bint lazy
 ) noexcept nogil:
     """p stands on the object's '{'. Returns the offset behind the object, or 0 when metadata was read and
     the rest not looked at; -1: no JSON, -2: an object without metadata, -3: metadata is no object."""
@@ -133,7 +158,7 @@ cdef Py_ssize_t read_object(
         if not found and jb_key_is(&w, b"metadata", 8):
             if w.val[0] != c'{':
                 return -3
-            q = read_metadata(f, base, w.val, end)
+            q = read_metadata(f, base, w.val, end, lazy)
             if q == NULL:
                 return -1
             if not whole:
@@ -156,22 +181,36 @@ cdef class Meta:
     cdef object buf
     cdef tuple _owners
 
-    cdef str text(self, Span s):
+    cdef int complete(self) except -1:
         cdef Py_buffer view
+        if self.f.next:
+            PyObject_GetBuffer(self.buf, &view, PyBUF_SIMPLE)
+            try:
+                read_remaining(&self.f, <const uint8_t *>view.buf, view.len if self.end < 0 else self.end)
+            finally:
+                PyBuffer_Release(&view)
+        return 0
+
+    cdef str text(self, const Span *s):
+        cdef Py_buffer view
+        if s.b == 0 and self.f.next:
+            self.complete()
         if s.b == 0:
             return ""
         if PyBytes_CheckExact(self.buf):
-            return text_of(<const uint8_t *>PyBytes_AS_STRING(self.buf), s)
+            return text_of(<const uint8_t *>PyBytes_AS_STRING(self.buf), s[0])
         PyObject_GetBuffer(self.buf, &view, PyBUF_SIMPLE)
         try:
             if s.b > view.len:
                 raise broken(s.a, "the buffer was changed")
-            return text_of(<const uint8_t *>view.buf, s)
+            return text_of(<const uint8_t *>view.buf, s[0])
         finally:
             PyBuffer_Release(&view)
 
-    cdef bytes raw(self, Span s):
+    cdef bytes raw(self, const Span *s):
         cdef Py_buffer view
+        if s.b == 0 and self.f.next:
+            self.complete()
         if s.b == 0:
             return b"null"
         PyObject_GetBuffer(self.buf, &view, PyBUF_SIMPLE)
@@ -184,41 +223,43 @@ cdef class Meta:
 
     @property
     def name(self) -> str:
-        return self.text(self.f.name)
+        return self.text(&self.f.name)
 
     @property
     def namespace(self) -> str:
-        return self.text(self.f.namespace)
+        return self.text(&self.f.namespace)
 
     @property
     def uid(self) -> str:
-        return self.text(self.f.uid)
+        return self.text(&self.f.uid)
 
     @property
     def version(self) -> str:
-        return self.text(self.f.version)
+        return self.text(&self.f.version)
 
     @property
     def deleting(self) -> bool:
+        if not self.f.deleting:
+            self.complete()
         return self.f.deleting
 
     @property
     def owners(self) -> tuple:
         if self._owners is None:
-            self._owners = owners_of(self.raw(self.f.owners)) if self.f.owners.b else ()
+            self._owners = owners_of(self.raw(&self.f.owners))
         return self._owners
 
     def labels(self) -> dict:
         """The labels; members that are no strings are left out."""
-        return string_map(self.raw(self.f.labels))
+        return string_map(self.raw(&self.f.labels))
 
     def annotations(self) -> dict:
         """The annotations; members that are no strings are left out."""
-        return string_map(self.raw(self.f.annotations))
+        return string_map(self.raw(&self.f.annotations))
 
     def annotation(self, key: str):
         """One annotation's value, None when it is absent."""
-        return string_map(self.raw(self.f.annotations)).get(key) if self.f.annotations.b else None
+        return string_map(self.raw(&self.f.annotations)).get(key)
 
     def __repr__(self) -> str:
         return f"<Meta {self.namespace}/{self.name} version={self.version!r} at {self.start}:{self.end}>"
@@ -261,8 +302,9 @@ cdef Meta make_meta(object buf, const uint8_t *base, Py_ssize_t start, Py_ssize_
     cdef Py_ssize_t end
     if start < 0 or start > length:
         raise SpliceError(f"start {start} is outside of {length} bytes")
+    jb_prefetch(base + start, length - start)
     p = jb_space(base + start, base + length)
-    end = read_object(&meta.f, base, p, base + length, whole)
+    end = read_object(&meta.f, base, p, base + length, whole, False)
     if end < 0:
         raise broken(start, {-1: "not JSON, or cut short", -2: "no metadata",
                              -3: "metadata is no object"}[end])
@@ -316,7 +358,8 @@ def scan_frame(bytes frame):
     """(type, Meta of the object) of one watch frame `{"type": …, "object": …}`, in either order.
 
     `Meta.end` is set. When `type` comes first (as Kubernetes writes it) the object is taken to reach to
-    the frame's last brace and its rest is not read. An ERROR's object may lack metadata.
+    the frame's last brace and its rest is not read, nor what of metadata nobody asks for. An ERROR's
+    object may lack metadata.
     """
     cdef const uint8_t *base = <const uint8_t *>PyBytes_AS_STRING(frame)
     cdef Py_ssize_t length = PyBytes_GET_SIZE(frame), end
@@ -325,6 +368,7 @@ def scan_frame(bytes frame):
     cdef Meta meta
     cdef int more = -1
     kind.b = where.b = 0
+    jb_prefetch(base, length)
     if jb_walk_start(&w, jb_space(base, base + length), base + length) < 0:
         raise broken(0, "a watch frame is no JSON object")
     while True:
@@ -356,9 +400,9 @@ def scan_frame(bytes frame):
         raise broken(0, "a watch frame needs a type and an object")
     text = event_type(base, kind)
     meta = Meta.__new__(Meta)
-    end = read_object(&meta.f, base, base + where.a, base + where.b, False)
+    end = read_object(&meta.f, base, base + where.a, base + where.b, False, True)
     if end == -2 and text == "ERROR":
-        meta.f.open = meta.f.close = 0
+        meta.f.open = 0
     elif end < 0:
         raise broken(where.a, "no metadata" if end == -2 else "not JSON, or cut short")
     meta.buf = frame

@@ -17,7 +17,7 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcmp, memcpy
 
 from _fastpath.json_blocks cimport (
-    jb_best_level, jb_key_is, jb_next_element, jb_set_level, jb_skip, jb_space, jb_state, jb_string_end,
+    jb_best_level, jb_key_is, jb_next_element, jb_prefetch, jb_set_level, jb_skip, jb_space, jb_state, jb_string_end,
     jb_value_end, jb_walk, jb_walk_next, jb_walk_skip, jb_walk_start,
 )
 
