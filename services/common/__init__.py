@@ -1,1 +1,1 @@
-"""What every service stands on: configuration, errors, Kubernetes and etcd clients, gRPC, tasks, telemetry."""
+"""What every service stands on: configuration, errors, clients, gRPC, tasks, telemetry."""

@@ -26,15 +26,18 @@ REASONS: dict[int, str] = {
 
 GRPC_TO_HTTP: dict[grpc.StatusCode, int] = {
     grpc.StatusCode.INVALID_ARGUMENT: 400, grpc.StatusCode.UNAUTHENTICATED: 401,
-    grpc.StatusCode.PERMISSION_DENIED: 403, grpc.StatusCode.NOT_FOUND: 404, grpc.StatusCode.ALREADY_EXISTS: 409,
+    grpc.StatusCode.PERMISSION_DENIED: 403, grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.ALREADY_EXISTS: 409,
     grpc.StatusCode.ABORTED: 409, grpc.StatusCode.OUT_OF_RANGE: 410, grpc.StatusCode.FAILED_PRECONDITION: 422,
     grpc.StatusCode.RESOURCE_EXHAUSTED: 429, grpc.StatusCode.UNAVAILABLE: 503,
-    grpc.StatusCode.DEADLINE_EXCEEDED: 504, grpc.StatusCode.CANCELLED: 504, grpc.StatusCode.UNIMPLEMENTED: 405,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504, grpc.StatusCode.CANCELLED: 504,
+    grpc.StatusCode.UNIMPLEMENTED: 405,
 }  # fmt: skip
 
 HTTP_TO_GRPC: dict[int, grpc.StatusCode] = {
     400: grpc.StatusCode.INVALID_ARGUMENT, 401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED, 404: grpc.StatusCode.NOT_FOUND, 405: grpc.StatusCode.UNIMPLEMENTED,
+    403: grpc.StatusCode.PERMISSION_DENIED, 404: grpc.StatusCode.NOT_FOUND,
+    405: grpc.StatusCode.UNIMPLEMENTED,
     409: grpc.StatusCode.ABORTED, 410: grpc.StatusCode.OUT_OF_RANGE, 413: grpc.StatusCode.INVALID_ARGUMENT,
     415: grpc.StatusCode.INVALID_ARGUMENT, 422: grpc.StatusCode.FAILED_PRECONDITION,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED, 503: grpc.StatusCode.UNAVAILABLE,
@@ -69,7 +72,8 @@ class StatusError(Exception):
     def to_dict(self) -> dict[str, Any]:
         """Return the Status as Kubernetes writes it."""
         status: dict[str, Any] = {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message,
         }  # fmt: skip
         if self.reason:
             status["reason"] = self.reason
@@ -117,7 +121,7 @@ class StatusError(Exception):
             return error
         hint = int(retry_after) if retry_after and retry_after.isdigit() else None
         if code == 404:
-            return StatusError(404, "NotFound", "the server could not find the requested resource", details={})
+            return StatusError(404, "NotFound", "the server could not find the requested resource")
         if code == 429:
             return too_many_requests(f"{what}: too many requests", retry_after=hint or 1)
         if code < 500:

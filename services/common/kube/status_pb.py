@@ -1,4 +1,4 @@
-"""Reads a `metav1.Status` in Kubernetes' protobuf encoding: members answer errors in the type that was asked for."""
+"""Reads a `metav1.Status` in Kubernetes' protobuf encoding, in which members answer who asked for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (field number, value) of the varint and length-delimited fields; fixed-size ones are passed over."""
+    """Yield (field number, value) of varint and length-delimited fields; fixed-size ones are passed over."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -42,6 +42,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 def _text(value: int | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _bytes(value: int | bytes | None) -> bytes:
+    return value if isinstance(value, bytes) else b""
 
 
 def _cause(data: bytes) -> dict[str, str]:
@@ -66,12 +70,12 @@ def decode(body: bytes) -> dict[str, Any] | None:
     """Return the Status in `body` (`k8s\\0` and a `runtime.Unknown`), or None where it holds another kind."""
     try:
         unknown = dict(_fields(body[4:]))
-        type_meta = dict(_fields(bytes(unknown.get(1, b""))))  # type: ignore[arg-type]
+        type_meta = dict(_fields(_bytes(unknown.get(1))))
         if _text(type_meta.get(2, b"")) != "Status":
             return None
         status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1"}
         names = {2: "status", 3: "message", 4: "reason"}
-        for number, value in _fields(bytes(unknown.get(2, b""))):  # type: ignore[arg-type]
+        for number, value in _fields(_bytes(unknown.get(2))):
             if number in names:
                 status[names[number]] = _text(value)
             elif number == 5 and isinstance(value, bytes):

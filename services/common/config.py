@@ -1,0 +1,370 @@
+"""Configuration of a service: defaults < YAML file < environment < flags, decoded into msgspec Structs.
+
+Keys are camelCase: `tls.cert` is `tls: {cert: …}` in the file, `--tls.cert` as a flag and
+`RECLOCK_<SERVICE>_TLS_CERT` in the environment. What is unknown or wrong is refused in one line, with
+the key's path and the allowed values.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union
+
+import msgspec
+import yaml
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+SECRET_WORDS = ("password", "token", "secret")
+
+
+class ConfigError(Exception):
+    """What is wrong with the configuration, in one line: the key's path and the allowed values."""
+
+
+class TLS(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Files of mutual TLS: all or none of them."""
+
+    cert: str = ""
+    """PEM certificate chain."""
+    key: str = ""
+    """PEM private key."""
+    ca: str = ""
+    """PEM certificates that peers are checked against."""
+
+    def __bool__(self) -> bool:
+        return bool(self.cert and self.key and self.ca)
+
+    def __post_init__(self) -> None:
+        given = {"cert": self.cert, "key": self.key, "ca": self.ca}
+        missing = [name for name, value in given.items() if not value]
+        if missing and len(missing) < 3:
+            raise ValueError(f"cert, key and ca go together; missing: {', '.join(missing)}")
+
+
+class Host(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Access to the host cluster."""
+
+    kubeconfig: str = ""
+    """Path of a kubeconfig; "" is the service account of the pod that this runs in."""
+
+
+class ServiceConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Keys that every service has."""
+
+    grpc_address: str = "127.0.0.1:0"
+    """Address of the gRPC server, `host:port`; port 0 takes a free one."""
+    http_address: str = "127.0.0.1:0"
+    """Address of /livez, /readyz and /metrics; "" is off."""
+    tls: TLS = msgspec.field(default_factory=TLS)
+    """Service to service; without it plaintext is allowed on loopback only."""
+    host: Host = msgspec.field(default_factory=Host)
+    otlp_endpoint: str = ""
+    """OTLP gRPC endpoint of traces, for example `http://127.0.0.1:4317`; "" is off."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+
+    def __post_init__(self) -> None:
+        check_listen("grpcAddress", self.grpc_address)
+        if not self.tls and not is_loopback(self.grpc_address):
+            raise ValueError(
+                f"grpcAddress {self.grpc_address!r} is reachable from outside: set tls.cert, tls.key and "
+                "tls.ca, or listen on 127.0.0.1 or [::1]"
+            )
+        if self.http_address:
+            check_listen("httpAddress", self.http_address)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split `host:port` or `[v6]:port`; ValueError says what is wrong."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is no address; allowed: host:port, [v6]:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def check_listen(key: str, address: str) -> None:
+    """ValueError, naming the key, for what nobody can listen on."""
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches `address` (`host:port` or `unix:path`)."""
+    if address.startswith("unix:"):
+        return True
+    try:
+        host = split_address(address)[0]
+    except ValueError:
+        host = address
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that refuses a key given twice, of which plain YAML silently keeps the last."""
+
+
+def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if isinstance(key, str) and key in seen:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"the key {key!r} is given twice", key_node.start_mark
+            )
+        if isinstance(key, str):
+            seen.add(key)
+    loader.flatten_mapping(node)
+    return loader.construct_mapping(node, deep=True)
+
+
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _read_yaml(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = yaml.load(file, _Loader)
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--config {path}: not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1} column {mark.column + 1}:" if mark else ""
+        raise ConfigError(f"--config {path}:{where} {getattr(error, 'problem', None) or 'no YAML'}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"--config {path}: expected a mapping of keys, got {type(data).__name__}")
+    return data
+
+
+def _struct_of(kind: Any) -> type[msgspec.Struct] | None:
+    """The Struct behind an annotation (`X`, `X | None`), if it is exactly one."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        structs = [s for arg in typing.get_args(kind) if (s := _struct_of(arg))]
+        return structs[0] if len(structs) == 1 else None
+    return None
+
+
+def _fields(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Key in the file -> annotation."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+
+
+KeyPath = tuple[str, ...]
+
+
+def _leaves(struct: type[msgspec.Struct], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield (path, annotation) of every key that a flag can set."""
+    for name, kind in _fields(struct).items():
+        inner = _struct_of(kind)
+        if inner is not None:
+            yield from _leaves(inner, (*path, name))
+        else:
+            yield (*path, name), kind
+
+
+def snake(name: str) -> str:
+    """camelCase -> snake_case."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+
+
+def _set(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    for key in path[:-1]:
+        inner = data.get(key)
+        if not isinstance(inner, dict):
+            inner = data[key] = {}
+        data = inner
+    data[path[-1]] = value
+
+
+def _parse(kind: Any, text: str, where: str) -> Any:
+    """Turn a flag's or variable's text into a value for `kind`; structures are written as YAML."""
+    if kind is str or typing.get_origin(kind) is Literal:
+        return text
+    if typing.get_origin(kind) in (list, tuple) and not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        raise ConfigError(f"{where}: {text!r} is no YAML") from None
+
+
+def _path_text(path: Sequence[str | int]) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _check_keys(kind: Any, value: Any, path: tuple[str | int, ...]) -> None:
+    """Refuse unknown keys, naming the allowed ones (msgspec names only the unknown one)."""
+    if isinstance(value, list):
+        args = typing.get_args(kind)
+        for number, item in enumerate(value):
+            _check_keys(args[0] if args else Any, item, (*path, number))
+        return
+    struct = _variant(kind, value) if isinstance(value, Mapping) else None
+    if struct is None:
+        return
+    allowed = _fields(struct)
+    tag_field = struct.__struct_config__.tag_field
+    for key, item in value.items():
+        if key == tag_field and key not in allowed:
+            continue
+        if key not in allowed:
+            raise ConfigError(f"{_path_text((*path, str(key)))}: unknown key; allowed: {', '.join(allowed)}")
+        _check_keys(allowed[key], item, (*path, str(key)))
+
+
+def _variant(kind: Any, value: Mapping[str, Any]) -> type[msgspec.Struct] | None:
+    """The Struct that `value` will be decoded as; of a tagged union the one that its tag names."""
+    struct = _struct_of(kind)
+    if struct is not None:
+        return struct
+    for arg in typing.get_args(kind):
+        if isinstance(arg, type) and issubclass(arg, msgspec.Struct):
+            config = arg.__struct_config__
+            if config.tag_field and value.get(config.tag_field) == config.tag:
+                return arg
+    return None
+
+
+def _allowed(struct: type[msgspec.Struct], path: str) -> str:
+    """Values that the key at `path` (msgspec's `$.a.b[0]`) may have, for the end of an error line."""
+    kind: Any = struct
+    for part in path.removeprefix("$").strip(".").replace("[", ".[").split("."):
+        if part.startswith("["):
+            kind = next(iter(typing.get_args(kind)), Any)
+        elif part:
+            inner = _struct_of(kind)
+            kind = _fields(inner).get(part, Any) if inner else Any
+    if typing.get_origin(kind) is Literal:
+        return "; allowed: " + ", ".join(str(value) for value in typing.get_args(kind))
+    variants = [a for a in typing.get_args(kind) if isinstance(a, type) and issubclass(a, msgspec.Struct)]
+    tags = [str(a.__struct_config__.tag) for a in variants if a.__struct_config__.tag]
+    return "; allowed: " + ", ".join(tags) if tags else ""
+
+
+def convert(struct: type[T], data: Mapping[str, Any]) -> T:
+    """Decode `data` strictly; ConfigError names the path and what is allowed."""
+    _check_keys(struct, data, ())
+    try:
+        return msgspec.convert(data, struct, strict=False)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `")
+        path = path.rstrip("`")
+        where = path.removeprefix("$").lstrip(".")
+        raise ConfigError((f"{where}: " if where else "") + text + _allowed(struct, path)) from None
+
+
+def _flags(struct: type[msgspec.Struct], argv: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Split the command line into {key path: text} and the actions (`--help`, `--print-config`)."""
+    known = {".".join(path) for path, _ in _leaves(struct)} | {"config"}
+    alias = {snake(name).replace("_", "-"): name for name in known}
+    given: dict[str, str] = {}
+    actions: list[str] = []
+    rest = list(argv)
+    while rest:
+        arg = rest.pop(0)
+        if arg in ("--help", "-h", "--print-config"):
+            actions.append(arg.lstrip("-"))
+            continue
+        if not arg.startswith("--"):
+            raise ConfigError(f"{arg}: unexpected; allowed: --key value, --config FILE, --print-config")
+        name, equals, value = arg[2:].partition("=")
+        name = name if name in known else alias.get(name, name)
+        if name not in known:
+            allowed = ", ".join(f"--{key}" for key in sorted(known))
+            raise ConfigError(f"--{name}: unknown flag; allowed: {allowed}")
+        if not equals:
+            if not rest:
+                raise ConfigError(f"--{name}: needs a value")
+            value = rest.pop(0)
+        given[name] = value
+    return given, actions
+
+
+def gather(
+    struct: type[T], service: str, argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[T, list[str]]:
+    """Put the four sources together; return the configuration and the actions asked for."""
+    flags, actions = _flags(struct, argv)
+    prefix = f"RECLOCK_{service.upper().replace('-', '_')}_"
+    path = flags.pop("config", environ.get(f"{prefix}CONFIG", ""))
+    if {"help", "h"} & set(actions):
+        return typing.cast(T, None), ["help"]
+    data = _read_yaml(path) if path else {}
+    leaves = dict(_leaves(struct))
+    for leaf, kind in leaves.items():
+        variable = prefix + "_".join(snake(part) for part in leaf).upper()
+        if variable in environ:
+            _set(data, leaf, _parse(kind, environ[variable], variable))
+    for name, text in flags.items():
+        leaf = tuple(name.split("."))
+        _set(data, leaf, _parse(leaves[leaf], text, f"--{name}"))
+    return convert(struct, data), actions
+
+
+def redact(value: Any, key: str = "") -> Any:
+    """Return `value` as plain data with what may be secret replaced."""
+    if isinstance(value, Mapping):
+        return {name: redact(inner, str(name)) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(inner, key) for inner in value]
+    if isinstance(value, str) and value and any(word in key.lower() for word in SECRET_WORDS):
+        return "<redacted>"
+    if isinstance(value, str) and "://" in value and "@" in value:
+        scheme, _, rest = value.partition("://")
+        return f"{scheme}://<redacted>@{rest.rpartition('@')[2]}"
+    return value
+
+
+def dump(config: msgspec.Struct) -> str:
+    """Return the effective configuration as YAML, secrets redacted."""
+    return yaml.safe_dump(redact(msgspec.to_builtins(config)), sort_keys=False)
+
+
+def usage(struct: type[msgspec.Struct], service: str) -> str:
+    """Return the help text: every flag, its default and its variable."""
+    lines = [f"usage: reclock-{service} [--config FILE] [--key value ...] [--print-config]", ""]
+    for path, kind in _leaves(struct):
+        variable = f"RECLOCK_{service.upper()}_" + "_".join(snake(part) for part in path).upper()
+        choices = ", ".join(map(str, typing.get_args(kind))) if typing.get_origin(kind) is Literal else ""
+        lines.append(f"  --{'.'.join(path):<28} {variable}" + (f"  ({choices})" if choices else ""))
+    return "\n".join(lines)
+
+
+def load(struct: type[T], service: str, argv: Sequence[str] | None = None) -> T:
+    """Return the configuration of `service`, or leave the process.
+
+    `--help` and `--print-config` print and exit 0; a wrong configuration prints one line and exits 2.
+    """
+    try:
+        config, actions = gather(struct, service, sys.argv[1:] if argv is None else argv, os.environ)
+    except ConfigError as error:
+        print(f"reclock-{service}: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if "help" in actions:
+        print(usage(struct, service))
+        raise SystemExit(0)
+    if "print-config" in actions:
+        print(dump(config), end="")
+        raise SystemExit(0)
+    return config

@@ -1,0 +1,363 @@
+"""An asyncio client of one Kubernetes cluster: raw requests and streams, and JSON conveniences.
+
+Errors are StatusError (what the apiserver said) or MemberUnreachable (it did not answer as one). A 401
+renews the credentials once. `reconnect` changes credentials or server in place: the object stays valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDictProxy
+from opentelemetry.trace import SpanKind
+from yarl import URL
+
+from services.common import telemetry
+from services.common.errors import MemberUnreachable, StatusError, from_client_error
+from services.common.kube import kubeconfig as kc
+from services.common.kube.credentials import Credentials
+from services.common.kube.resource import Resource
+from services.common.kube.transport import Transport
+from services.common.kube.tunnel import open_tunnel
+
+log = logging.getLogger(__name__)
+
+Query = Mapping[str, Any] | Sequence[tuple[str, str]] | str | None
+Kubeconfig = bytes | Mapping[str, Any] | Path
+CONNECT_TIMEOUT = 10.0
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer."""
+
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Decode the body; MemberUnreachable where it is no JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise MemberUnreachable("the cluster answered with a body that is no JSON") from None
+
+
+def encode_query(query: Query) -> str:
+    """Return the query string; None is left out, booleans are `true`/`false`, a str is taken as it is."""
+    if not query:
+        return ""
+    if isinstance(query, str):
+        return query
+    pairs = query.items() if isinstance(query, Mapping) else query
+    flat: list[tuple[str, str]] = []
+    for key, value in pairs:
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if item is not None:
+                flat.append((key, str(item).lower() if isinstance(item, bool) else str(item)))
+    return urlencode(flat, quote_via=quote)
+
+
+class KubeClient:
+    """One cluster. Make it by `connect`; close it when done. Safe for any number of concurrent requests."""
+
+    def __init__(self, credentials: Credentials, *, name: str, user_agent: str, source: Path | None) -> None:
+        self.name = name
+        self.user_agent = user_agent
+        self._source = source
+        self._lock = asyncio.Lock()
+        self._closed = False
+        self._use(credentials)
+        self._transport = Transport(credentials.tls)
+
+    def _use(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self.server = credentials.server
+        parts = urlsplit(credentials.server)
+        self.host_header = parts.netloc.rpartition("@")[2]
+        self.base_path = parts.path.rstrip("/")
+        """Path of the server's URL, to be put before every path on sockets of `open_socket`."""
+
+    @classmethod
+    async def connect(
+        cls, kubeconfig: Kubeconfig, *, name: str, user_agent: str = "reclock"
+    ) -> KubeClient:
+        """Make a client; does not contact the cluster (exec plugins run at the first request).
+
+        Raises kubeconfig.KubeconfigError. An empty Path is the pod's own service account.
+        """
+        source = kubeconfig if isinstance(kubeconfig, Path) else None
+        single = await asyncio.to_thread(kc.resolve, kubeconfig)
+        credentials = Credentials(single)
+        if not credentials.renewable:
+            await credentials.refresh()
+        return cls(credentials, name=name, user_agent=user_agent, source=source)
+
+    async def reconnect(self, kubeconfig: Kubeconfig) -> None:
+        """Take other credentials or another server; streams of the old ones go on for a while, then break."""
+        fresh = await KubeClient.connect(kubeconfig, name=self.name)
+        async with self._lock:
+            self._source = fresh._source
+            self._use(fresh._credentials)
+            self._swap(fresh._transport)
+
+    def _swap(self, transport: Transport) -> None:
+        old, self._transport = self._transport, transport
+        old.retire()
+
+    async def close(self) -> None:
+        """Break all streams and connections; idempotent."""
+        self._closed = True
+        await self._transport.close()
+
+    async def _renew(self, seen: Credentials, authorization: str) -> bool:
+        """Renew credentials unless another request just did; say whether there is something new to try."""
+        async with self._lock:
+            current = self._credentials
+            if current is not seen or current.authorization != authorization:
+                return True
+            if self._source is not None:
+                # The file may have been rotated since it was read.
+                current = Credentials(await asyncio.to_thread(kc.resolve, self._source))
+            elif not current.renewable:
+                return False
+            await current.refresh()
+            changed = current.authorization != authorization or current.tls is not self._transport.tls
+            if current.tls is not self._transport.tls:
+                self._swap(Transport(current.tls))
+            self._use(current)
+            return changed
+
+    async def _ready(self) -> Credentials:
+        if self._closed:
+            raise MemberUnreachable(f"{self.label}: its connection is closed")
+        if self._credentials.expired:
+            async with self._lock:
+                current = self._credentials
+                if current.expired:
+                    await current.refresh()
+                    if current.tls is not self._transport.tls:
+                        self._swap(Transport(current.tls))
+        return self._credentials
+
+    @property
+    def label(self) -> str:
+        """Name for people: the host has none."""
+        return f"cluster {self.name}" if self.name else "host"
+
+    async def auth_headers(self) -> dict[str, str]:
+        """Headers that authenticate us (none with a client certificate); renewed when they expire."""
+        credentials = await self._fresh(f"{self.label}: credentials")
+        return {"Authorization": credentials.authorization} if credentials.authorization else {}
+
+    async def _fresh(self, what: str) -> Credentials:
+        try:
+            return await self._ready()
+        except kc.KubeconfigError as error:
+            raise MemberUnreachable(f"{what}: {error}") from error
+
+    def _url(self, path: str, query: Query) -> URL:
+        text = encode_query(query)
+        return URL(f"{self.server}{path}?{text}" if text else f"{self.server}{path}", encoded=True)
+
+    async def _send(
+        self, method: str, path: str, query: Query, body: bytes | None, headers: Mapping[str, str] | None,
+        timeout: aiohttp.ClientTimeout, raw: bool, what: str,
+    ) -> tuple[aiohttp.ClientResponse, Transport]:  # fmt: skip
+        """Send, renewing the credentials once on a 401; the caller must leave the transport."""
+        for attempt in (0, 1):
+            credentials = await self._fresh(what)
+            out = {"User-Agent": self.user_agent, "Accept": JSON, **(headers or {})}
+            if credentials.authorization:
+                out["Authorization"] = credentials.authorization
+            telemetry.inject(out)
+            transport = self._transport
+            transport.enter()
+            try:
+                response = await transport.session.request(
+                    method, self._url(path, query), data=body, headers=out, timeout=timeout,
+                    proxy=credentials.proxy, server_hostname=credentials.server_name,
+                    allow_redirects=False, auto_decompress=not raw,
+                )  # fmt: skip
+            except BaseException as error:
+                transport.leave()
+                if isinstance(error, aiohttp.ClientError | TimeoutError | OSError):
+                    raise from_client_error(error, what) from error
+                raise
+            if response.status != 401 or attempt or not await self._renewed(credentials, what):
+                return response, transport
+            response.close()
+            transport.leave()
+        raise AssertionError("unreachable")
+
+    async def _renewed(self, credentials: Credentials, what: str) -> bool:
+        try:
+            return await self._renew(credentials, credentials.authorization)
+        except kc.KubeconfigError as error:
+            log.warning("%s: credentials were refused and cannot be renewed: %s", what, error)
+            return False
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = 30,
+        check: bool = True,
+    ) -> Response:
+        """Send one request and read the whole answer within `timeout` seconds.
+
+        `path` and a str `query` are taken encoded. With `check` an answer >= 400 is raised as StatusError.
+        """
+        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_TIMEOUT, timeout))
+        what = f"{self.label}: {method} {path}"
+        with telemetry.span(
+            f"{method} {self.label}", kind=SpanKind.CLIENT, cluster=self.name, path=path, method=method
+        ) as span:
+            response, transport = await self._send(method, path, query, body, headers, limit, False, what)
+            try:
+                data = await response.read()
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise from_client_error(error, what) from error
+            finally:
+                response.close()
+                transport.leave()
+            span.set_attribute("http.response.status_code", response.status)
+        if check and response.status >= 400:
+            raise StatusError.from_response(
+                response.status, data, what=what, retry_after=response.headers.get("Retry-After")
+            )
+        return Response(response.status, response.headers, data)
+
+    @asynccontextmanager
+    async def _stream(
+        self, method: str, path: str, query: Query, body: bytes | None, headers: Mapping[str, str] | None,
+        timeout: float | None, sock_read: float | None, raw: bool, check: bool,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
+        limit = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT, sock_read=sock_read)
+        what = f"{self.label}: {method} {path}"
+        with telemetry.span(
+            f"{method} {self.label}", kind=SpanKind.CLIENT, cluster=self.name, path=path, method=method
+        ):
+            response, transport = await self._send(method, path, query, body, headers, limit, raw, what)
+            try:
+                if check and response.status >= 400:
+                    data = await response.read()
+                    raise StatusError.from_response(
+                        response.status, data, what=what, retry_after=response.headers.get("Retry-After")
+                    )
+                yield response
+            except aiohttp.ClientError as error:
+                raise from_client_error(error, what) from error
+            finally:
+                response.close()
+                transport.leave()
+
+    def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        sock_read: float | None = None,
+        raw: bool = False,
+        check: bool = True,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Open a request whose answer is read as it comes; no total timeout by default.
+
+        `sock_read` is the longest silence in seconds (MemberUnreachable after it); `raw` leaves
+        Content-Encoding as it is. Leaving the block before the end closes the connection.
+        """
+        return self._stream(method, path, query, body, headers, timeout, sock_read, raw, check)
+
+    async def open_socket(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection of its own (TLS; through `proxy-url` by CONNECT), for upgrades.
+
+        The caller writes the request: `base_path`, `host_header` and `auth_headers` belong in it.
+        """
+        what = f"{self.label}: tunnel"
+        credentials = await self._fresh(what)
+        try:
+            return await open_tunnel(credentials)
+        except (OSError, TimeoutError, EOFError) as error:
+            raise from_client_error(error, what) from error
+
+    # JSON conveniences: decoded objects in and out.
+
+    async def _json(
+        self, method: str, path: str, query: Query, obj: Any, content_type: str = JSON, timeout: float = 30
+    ) -> dict[str, Any]:
+        body = None if obj is None else msgspec.json.encode(obj)
+        headers = {"Content-Type": content_type} if body is not None else None
+        response = await self.request(method, path, query=query, body=body, headers=headers, timeout=timeout)
+        answer = response.json()
+        if not isinstance(answer, dict):
+            raise MemberUnreachable(f"{self.label}: {method} {path}: the answer is no object")
+        return answer
+
+    async def get(self, res: Resource, ns: str | None, name: str, sub: str | None = None) -> dict[str, Any]:
+        """Return one object."""
+        return await self._json("GET", res.path(ns, name, sub), None, None)
+
+    async def list(self, res: Resource, ns: str | None = None, **query: Any) -> dict[str, Any]:
+        """Return the list; `query` as in the API (`labelSelector`, `fieldSelector`, `limit`, …)."""
+        return await self._json("GET", res.path(ns), query, None, timeout=60)
+
+    async def create(
+        self, res: Resource, ns: str | None, obj: Mapping[str, Any], **query: Any
+    ) -> dict[str, Any]:
+        """Create and return as stored."""
+        return await self._json("POST", res.path(ns), query, obj)
+
+    async def update(
+        self, res: Resource, ns: str | None, obj: Mapping[str, Any], sub: str | None = None, **query: Any
+    ) -> dict[str, Any]:
+        """Replace the object that `obj` names."""
+        return await self._json("PUT", res.path(ns, obj["metadata"]["name"], sub), query, obj)
+
+    async def patch(
+        self, res: Resource, ns: str | None, name: str, patch: Any,
+        content_type: str = MERGE_PATCH, sub: str | None = None, **query: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Patch (merge patch by default)."""
+        return await self._json("PATCH", res.path(ns, name, sub), query, patch, content_type)
+
+    async def apply(
+        self, res: Resource, ns: str | None, name: str, obj: Mapping[str, Any], *,
+        field_manager: str = "reclock", force: bool = True, sub: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Server-side apply."""
+        query = {"fieldManager": field_manager, "force": force}
+        return await self._json("PATCH", res.path(ns, name, sub), query, obj, APPLY_PATCH)
+
+    async def delete(
+        self, res: Resource, ns: str | None, name: str, *,
+        propagation: str | None = None, uid: str | None = None, resource_version: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Delete; `uid` and `resource_version` are preconditions (409 when they do not hold)."""
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        if propagation:
+            options["propagationPolicy"] = propagation
+        if uid or resource_version:
+            pairs = {"uid": uid, "resourceVersion": resource_version}
+            options["preconditions"] = {key: value for key, value in pairs.items() if value}
+        return await self._json("DELETE", res.path(ns, name), None, options)
+

@@ -1,0 +1,80 @@
+"""Connections to one cluster: an aiohttp session that is closed when its last user has left it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import Any
+
+import aiohttp
+
+READ_BUFFER = 256 * 1024
+MAX_HEADER = 64 * 1024
+KEEPALIVE = 60.0
+"""Seconds that an idle connection is kept: less than the apiserver's 90, or requests would race its close."""
+RETIRE_AFTER = 30.0
+"""Seconds that streams of replaced credentials may go on."""
+
+
+def make_socket(info: tuple[Any, ...]) -> socket.socket:
+    """Make a TCP socket that notices a dead peer within about a minute and sends small writes at once."""
+    family, kind, proto = info[0], info[1], info[2]
+    sock = socket.socket(family, kind, proto)
+    sock.setblocking(False)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+class Transport:
+    """One session for one TLS context; `enter`/`leave` count its requests."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        self.tls = tls
+        self._users = 0
+        self._retired = False
+        self._closing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        connector = aiohttp.TCPConnector(
+            limit=0, ssl=tls if tls is not None else True, keepalive_timeout=KEEPALIVE, ttl_dns_cache=30,
+            socket_factory=make_socket,
+        )  # fmt: skip
+        self.session = aiohttp.ClientSession(
+            connector=connector, cookie_jar=aiohttp.DummyCookieJar(), read_bufsize=READ_BUFFER,
+            max_line_size=MAX_HEADER, max_field_size=MAX_HEADER,
+            # Without it the apiserver does not compress: between services that costs more than it saves.
+            skip_auto_headers=("Accept-Encoding",),
+        )  # fmt: skip
+
+    def enter(self) -> None:
+        """Count a request in."""
+        self._users += 1
+
+    def leave(self) -> None:
+        """Count it out; the last one closes a retired transport."""
+        self._users -= 1
+        if self._retired and not self._users:
+            self._close_soon()
+
+    def retire(self) -> None:
+        """Close when the last request has left, or after RETIRE_AFTER seconds."""
+        self._retired = True
+        if not self._users:
+            self._close_soon()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(RETIRE_AFTER, self._close_soon)
+
+    def _close_soon(self) -> None:
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self.close(), name="transport/close")
+
+    async def close(self) -> None:
+        """Close all connections; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self.session.close()
