@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import msgspec
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDict, CIMultiDictProxy
 from opentelemetry.trace import SpanKind
 from yarl import URL
 
@@ -179,7 +179,12 @@ class KubeClient:
         """Send, renewing the credentials once on a 401; the caller must leave the transport."""
         for attempt in (0, 1):
             credentials = await self._fresh(what)
-            out = {"User-Agent": self.user_agent, "Accept": JSON, **(headers or {})}
+            out = CIMultiDict({"User-Agent": self.user_agent, "Accept": JSON})
+            if headers:
+                # Not `update`: a name may come several times (Impersonate-Group), which a MultiDict keeps.
+                for key in headers:
+                    out.pop(key, None)
+                out.extend(headers)
             if credentials.authorization:
                 out["Authorization"] = credentials.authorization
             telemetry.inject(out)
