@@ -29,9 +29,10 @@ class OpsServer:
         """Listen; OSError where the address is taken."""
         if not self._address:
             return 0
-        app = web.Application(client_max_size=0)
+        app = web.Application()
         app.add_routes([
-            web.get("/livez", self._livez), web.get("/healthz", self._livez), web.get("/metrics", self._metrics),
+            web.get("/livez", self._livez), web.get("/healthz", self._livez),
+            web.get("/metrics", self._metrics),
             web.get("/readyz", self._readyz), web.get("/readyz/{check}", self._one),
         ])  # fmt: skip
         self._runner = web.AppRunner(app, access_log=None)
