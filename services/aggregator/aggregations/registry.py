@@ -84,7 +84,11 @@ class Aggregations:
 
     def ready(self) -> str | None:
         """Reason while the first look is not done."""
-        return None if self.resolved.is_set() else f"apiaggregations are not read yet ({self._informer.last_error or 'waiting for the host'})"
+        return (
+            None
+            if self.resolved.is_set()
+            else f"apiaggregations are not read yet ({self._informer.last_error or 'waiting for the host'})"
+        )
 
     def _changed(self, type_: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
         if type_ != "MODIFIED" or old is None or old.get("spec") != obj.get("spec"):
@@ -137,15 +141,27 @@ class Aggregations:
         known = self._current.get(key)
         kind = spec.get("kind") or served.kind or (known.kind if known and known.name == name else "")
         if not kind:
-            return "False", "NotServed", (
-                f"no cluster serves {spec['resource']} in {spec.get('group') or 'core'}/{spec['version']}; "
-                "install the type on a member, or set spec.kind and spec.scope"
+            return (
+                "False",
+                "NotServed",
+                (
+                    f"no cluster serves {spec['resource']} in {spec.get('group') or 'core'}/{spec['version']}; "
+                    "install the type on a member, or set spec.kind and spec.scope"
+                ),
             )
         namespaced = spec["scope"] == "Namespaced" if spec.get("scope") else served.namespaced
         if key in current:
-            return "False", "Duplicate", f"the older APIAggregation {current[key].name!r} has this resource already"
+            return (
+                "False",
+                "Duplicate",
+                f"the older APIAggregation {current[key].name!r} has this resource already",
+            )
         if spec.get("group", "") != key[0]:
-            return "False", "Alias", f"these objects are aggregated as {key[1]} of group {key[0] or 'core'}: name that instead"
+            return (
+                "False",
+                "Alias",
+                f"these objects are aggregated as {key[1]} of group {key[0] or 'core'}: name that instead",
+            )
         try:
             current[key] = aggregated(obj, kind, namespaced)
         except ValueError as error:
@@ -155,15 +171,20 @@ class Aggregations:
     async def _report(self, obj: dict[str, Any], accepted: tuple[str, str, str], served: Served) -> None:
         """Write the status when it says something new."""
         where = ", ".join(name or "the host" for name in served.clusters)
-        serving = ("True", "Served", f"served by {where}") if served.clusters else (
-            "False", "NotServed", "no reachable cluster serves the type")
+        serving = (
+            ("True", "Served", f"served by {where}")
+            if served.clusters
+            else ("False", "NotServed", "no reachable cluster serves the type")
+        )
         old = {one["type"]: one for one in (obj.get("status") or {}).get("conditions") or []}
         conditions = [_condition(old, "Accepted", *accepted), _condition(old, "Served", *serving)]
         if conditions == [old.get("Accepted"), old.get("Served")]:
             return
         name = obj["metadata"]["name"]
         try:
-            await self._host.patch(API_AGGREGATIONS, None, name, {"status": {"conditions": conditions}}, sub="status")
+            await self._host.patch(
+                API_AGGREGATIONS, None, name, {"status": {"conditions": conditions}}, sub="status"
+            )
         except StatusError as error:
             log.warning("status of APIAggregation %s not written: %s", name, error.message)
 
@@ -177,7 +198,13 @@ def _condition(old: dict[str, Any], type_: str, status: str, reason: str, messag
     if before and (before["status"], before["reason"], before["message"]) == (status, reason, message):
         return dict(before)
     since = before["lastTransitionTime"] if before and before["status"] == status else _now()
-    return {"type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": since,
+    }
 
 
 def _now() -> str:

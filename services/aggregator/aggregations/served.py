@@ -41,7 +41,9 @@ async def find_served(clients: dict[str, KubeClient], group: str, version: str, 
 async def _ask(client: KubeClient, group: str, version: str, resource: str) -> tuple[str, bool] | None:
     path = f"/apis/{group}/{version}" if group else f"/api/{version}"
     try:
-        answer = await client.request("GET", path, headers={"Accept": "application/json"}, timeout=ASK_TIMEOUT)
+        answer = await client.request(
+            "GET", path, headers={"Accept": "application/json"}, timeout=ASK_TIMEOUT
+        )
     except StatusError as error:
         return ("", True) if error.code == 404 else None
     document = msgspec.json.decode(answer.body)

@@ -31,7 +31,9 @@ def selector_text(selector: dict[str, Any] | None) -> str:
         elif operator == "DoesNotExist":
             parts.append(f"!{key}")
         else:
-            raise ValueError(f"spec.clusters.matchExpressions: operator {operator!r} is none of In, NotIn, Exists, DoesNotExist")
+            raise ValueError(
+                f"spec.clusters.matchExpressions: operator {operator!r} is none of In, NotIn, Exists, DoesNotExist"
+            )
     return ",".join(parts)
 
 

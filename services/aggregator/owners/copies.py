@@ -39,7 +39,13 @@ class Copies:
         self._fleet_id = fleet_id
         self._tasks = Tasks(f"copies:{client.name}")
         self._informers = [
-            Informer(client, resource, label_selector=f"{ORIGIN}={fleet_id}", metadata_only=True, handler=self._changed)
+            Informer(
+                client,
+                resource,
+                label_selector=f"{ORIGIN}={fleet_id}",
+                metadata_only=True,
+                handler=self._changed,
+            )
             for resource in COPIED.values()
         ]
 

@@ -44,7 +44,9 @@ class Owners:
         self._clock = clock
         self._fleet_id = fleet_id
         self._copies: dict[str, Copies] = {}
-        self._verdicts: OrderedDict[tuple[str, str], bool] = OrderedDict()  # True: show unchanged, False: hide
+        self._verdicts: OrderedDict[tuple[str, str], bool] = (
+            OrderedDict()
+        )  # True: show unchanged, False: hide
         fleet.subscribe(self)
         aggregations.on_change(lambda _: self._verdicts.clear())
 
@@ -69,7 +71,9 @@ class Owners:
                 result[uid] = None
         return result
 
-    async def resolve(self, cluster: str, owners: Sequence[OwnerLike], namespace: str) -> dict[str, str | None]:
+    async def resolve(
+        self, cluster: str, owners: Sequence[OwnerLike], namespace: str
+    ) -> dict[str, str | None]:
         """As `outgoing`, asking the member about unknown owners (one metadata GET each, 5 s at most)."""
         result: dict[str, str | None] = {}
         for owner in owners:

@@ -1,0 +1,118 @@
+"""Bodies of writes: small, so they are taken apart; what is not touched stays as raw JSON, byte for byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import yaml
+
+from services.common import errors
+
+JSON_TYPES = {"", "application/json", "application/octet-stream"}
+YAML_TYPE = "application/yaml"
+PROTOBUF_TYPE = "application/vnd.kubernetes.protobuf"
+
+Raw = dict[str, msgspec.Raw]
+
+
+class OwnerReference(msgspec.Struct, rename="camel"):
+    """A `metav1.OwnerReference`, as far as routing looks."""
+
+    uid: str = ""
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class Metadata(msgspec.Struct, rename="camel"):
+    """The metadata that a write is routed by."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    owner_references: list[OwnerReference] | None = None
+
+
+class Envelope(msgspec.Struct, rename="camel"):
+    """Type and metadata of an object."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: Metadata = msgspec.field(default_factory=Metadata)
+
+
+_envelope = msgspec.json.Decoder(Envelope)
+_raw = msgspec.json.Decoder(Raw)
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def as_json(body: bytes, content_type: str) -> bytes:
+    """Return an object body as JSON; 415 for encodings that cannot be translated, 400 for what is none."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media in JSON_TYPES:
+        return body
+    if media == YAML_TYPE:
+        return yaml_to_json(body)
+    raise errors.unsupported_media_type(
+        f"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml; got {media}"
+    )
+
+
+def yaml_to_json(body: bytes) -> bytes:
+    """Turn YAML (or JSON) into JSON."""
+    if body.lstrip()[:1] == b"{":
+        try:
+            _raw.decode(body)
+        except msgspec.MsgspecError:
+            pass  # flow-style YAML may start with a brace as well: let the YAML reader judge
+        else:
+            return body
+    try:
+        return msgspec.json.encode(yaml.safe_load(body))
+    except (yaml.YAMLError, TypeError) as error:
+        raise errors.bad_request(f"error decoding YAML: {error}") from error
+
+
+def envelope(body: bytes, kind: str = "") -> Envelope:
+    """Decode type and metadata; 400 as kube-apiserver words it."""
+    try:
+        return _envelope.decode(body)
+    except msgspec.MsgspecError as error:
+        what = f" (must be of type {kind})" if kind else ""
+        raise errors.bad_request(
+            f"the object provided is unrecognized{what}: couldn't get version/kind; json parse error: {error}"
+        ) from error
+
+
+def split(body: bytes | msgspec.Raw) -> Raw:
+    """Take an object apart into its fields; 400 when it is none."""
+    try:
+        return _raw.decode(body)
+    except msgspec.MsgspecError as error:
+        raise errors.bad_request(f"json parse error: {error}") from error
+
+
+def split_list(body: bytes | msgspec.Raw) -> list[msgspec.Raw]:
+    """Take an array apart; 400 when it is none."""
+    try:
+        return _list.decode(body)
+    except msgspec.MsgspecError as error:
+        raise errors.bad_request(f"json parse error: {error}") from error
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """Encode a value as one field."""
+    return msgspec.Raw(msgspec.json.encode(value))
+
+
+def value(field: msgspec.Raw | None) -> Any:
+    """Decode one field; None when absent."""
+    return None if field is None else msgspec.json.decode(field)
+
+
+def join(fields: Raw) -> bytes:
+    """Put an object together again."""
+    return msgspec.json.encode(fields)

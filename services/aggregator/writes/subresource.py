@@ -1,0 +1,52 @@
+"""Subresources of aggregated objects other than tunnels: status, scale, eviction, binding, resize, …"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from services.aggregator.types import Aggregated, Call
+from services.aggregator.writes.body import as_json, join, raw, split, value
+from services.aggregator.writes.context import WriteContext
+from services.aggregator.writes.delete import preconditions
+from services.aggregator.writes.patch import patch
+from services.aggregator.writes.send import send, show
+from services.aggregator.writes.target import Target, find
+from services.aggregator.writes.update import update
+from services.common import errors
+
+
+async def subresource(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
+    """Route by the object's marker; PUT and PATCH translate as for the object itself."""
+    method = call.request.method
+    if method == "PUT":
+        return await update(context, call, aggregated)
+    if method == "PATCH":
+        return await patch(context, call, aggregated)
+    target = await find(context, call, aggregated)
+    if method == "GET":
+        answer = await send(context, call, aggregated, target.client, "GET", target.path(call), None)
+        return await show(context, call, target.clock, target.cluster, answer)
+    if method == "POST":
+        body = await _posted(call, target)
+        answer = await send(context, call, aggregated, target.client, "POST", target.path(call), body)
+        return await show(context, call, target.clock, target.cluster, answer)
+    raise errors.method_not_allowed("the server does not allow this method on the requested resource")
+
+
+async def _posted(call: Call, target: Target) -> bytes:
+    """Eviction, Binding, TokenRequest: versions stand in metadata and in deleteOptions."""
+    body = as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
+    fields = split(body)
+    if "metadata" in fields and value(fields["metadata"]):
+        metadata = split(fields["metadata"])
+        native = await target.member_version(str(value(metadata.get("resourceVersion")) or ""))
+        if native is not None:
+            metadata["resourceVersion"] = raw(native.decode())
+            fields["metadata"] = raw(metadata)
+    options = fields.get("deleteOptions")
+    if options is not None and value(options):
+        inner = split(options)
+        if "preconditions" in inner:
+            inner["preconditions"] = raw(await preconditions(target, split(inner["preconditions"])))
+            fields["deleteOptions"] = raw(inner)
+    return join(fields)

@@ -1,0 +1,60 @@
+"""PUT of an object, or of one of its subresources."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from _fastpath.splice import SpliceError, unsplice
+from services.aggregator.types import Aggregated, Call
+from services.aggregator.writes.body import as_json, envelope, join, raw, split
+from services.aggregator.writes.context import WriteContext
+from services.aggregator.writes.references import take_in
+from services.aggregator.writes.send import send, show
+from services.aggregator.writes.target import Target, find
+from services.common import errors
+
+
+async def update(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
+    """Replace the object; its version, where sent, must be the current one."""
+    body = as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
+    head = envelope(body, aggregated.kind)
+    _check_names(call, head.metadata.name, head.metadata.namespace)
+    target = await find(context, call, aggregated)
+    return await put(context, call, target, body, head.metadata.resource_version, head.metadata.uid)
+
+
+async def put(
+    context: WriteContext, call: Call, target: Target, body: bytes, version: str, uid: str
+) -> web.Response:
+    """PUT a body that carries fleet `version` ("" for an unconditional update) to the object's member."""
+    native = await target.member_version(version)
+    inside = take_in(context, target.cluster, target.namespace, body) if target.cluster else body
+    try:
+        # After take_in: the references that this restores are the member's own.
+        inside = unsplice(inside, native, None, context.owners.incoming(target.cluster))
+    except SpliceError as error:
+        raise errors.bad_request(f"the object provided cannot be read: {error}") from error
+    if native is not None and not uid:
+        inside = with_uid(inside, target.marker.uid)
+    answer = await send(context, call, target.aggregated, target.client, "PUT", target.path(call), inside)
+    return await show(context, call, target.clock, target.cluster, answer)
+
+
+def with_uid(body: bytes, uid: str) -> bytes:
+    """Add the uid as a precondition: a version alone could mean another object of the same name."""
+    fields = split(body)
+    metadata = split(fields["metadata"])
+    metadata["uid"] = raw(uid)
+    fields["metadata"] = raw(metadata)
+    return join(fields)
+
+
+def _check_names(call: Call, name: str, namespace: str) -> None:
+    if name and name != call.info.name:
+        raise errors.bad_request(
+            f"the name of the object ({name}) does not match the name on the URL ({call.info.name})"
+        )
+    if namespace and call.info.namespace and namespace != call.info.namespace:
+        raise errors.bad_request(
+            f"the namespace of the provided object does not match the namespace sent on the request: {namespace} is not {call.info.namespace}"
+        )
