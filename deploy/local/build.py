@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from deploy.local.changes import ChangesFailed, apply_changes
 from deploy.local.gotool import GoMissing, find_go
 from deploy.local.paths import KUBERNETES_VERSION, bin_dir, cache_dir
 from deploy.local.recipes import RECIPES, Recipe
@@ -96,12 +97,14 @@ def compile_one(go: str, recipe: Recipe, scratch: Path, output: Path) -> None:
     module.mkdir(exist_ok=True)
     for name in ("go.mod", "go.sum"):
         shutil.copyfile(recipe.directory / name, module / name)
-    command = [go, "build", "-mod=readonly", "-trimpath", "-ldflags", recipe.ldflags, "-o", str(output), recipe.package]
     environment = {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GO111MODULE": "on"}
+    command = [go, "build", "-mod=readonly", "-trimpath", "-ldflags", recipe.ldflags, "-o", str(output)]
+    if recipe.changed:
+        apply_changes(go, recipe.changed, recipe.changes, workdir=module, environment=environment)
     log = scratch / f"{recipe.binary}.log"
     with open(log, "wb") as sink:
         process = subprocess.Popen(
-            command, cwd=module, env=environment, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            [*command, recipe.package], cwd=module, env=environment, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             code = process.wait()
@@ -172,7 +175,7 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _stop)
     try:
         build()
-    except (GoMissing, BuildFailed) as error:
+    except (GoMissing, BuildFailed, ChangesFailed) as error:
         print(f"[kube] {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

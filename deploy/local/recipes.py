@@ -9,6 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.changes import change_files
 from deploy.local.paths import KUBERNETES_VERSION, RECIPES_DIR
 
 _VERSION_PACKAGE = "k8s.io/component-base/version"
@@ -28,6 +29,11 @@ class Recipe:
     module: str
     package: str
     ldflags: str = "-s -w"
+    changed: str = ""  # the Go module that the recipe's `_changes` directory changes
+
+    @property
+    def changes(self) -> Path:
+        return self.directory / "_changes"
 
     @property
     def directory(self) -> Path:
@@ -37,6 +43,7 @@ class Recipe:
         """Names everything that goes into the binary, so that a changed recipe rebuilds it."""
         parts = [self.package.encode(), self.ldflags.encode()]
         parts += [(self.directory / name).read_bytes() for name in ("go.mod", "go.sum")]
+        parts += [path.read_bytes() for path in change_files(self.changes)] if self.changed else []
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
@@ -47,5 +54,5 @@ RECIPES = (
         Recipe(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", _kubernetes_ldflags())
         for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     ),
-    Recipe("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+    Recipe("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", changed="sigs.k8s.io/kwok"),
 )
