@@ -1,0 +1,141 @@
+"""Puts the aggregator together: host, fleet, aggregations, clock, owners, reads, writes, front."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from reclock.aggregator.v1 import aggregator_pb2_grpc
+from reclock.scheduler.v1 import scheduler_pb2_grpc
+from services.aggregator.aggregations import Aggregations
+from services.aggregator.clock.clock import Clock
+from services.aggregator.config import AggregatorConfig
+from services.aggregator.front.front import Front
+from services.aggregator.front.identity import member_headers
+from services.aggregator.owners import Owners
+from services.aggregator.reads import Reads
+from services.aggregator.reads.versionmarkers import VersionMarkers
+from services.aggregator.rpc.clock_service import ClockService
+from services.aggregator.writes import Writes
+from services.aggregator.writes.context import WriteContext
+from services.common.errors import StatusError
+from services.common.etcd import Etcd
+from services.common.fleet import FleetWatcher
+from services.common.grpc import channel
+from services.common.kube.client import KubeClient
+from services.common.kube.resource import NAMESPACES
+from services.common.service import Service
+from services.common.tasks import Backoff
+
+log = logging.getLogger(__name__)
+
+
+class Aggregator(Service[AggregatorConfig]):
+    """The clock and the Kubernetes front.
+
+    What the fleet is called (the uid of the host's kube-system) is asked of the host before anything is served.
+    """
+
+    name = "aggregator"
+
+    def __init__(self, config: AggregatorConfig) -> None:
+        super().__init__(config)
+        self.front: Front | None = None
+        self._rpc = ClockService()
+        self._missing: Callable[[], str | None] = lambda: "the host has not answered yet"
+        self._closers: list[Callable[[], object]] = []
+        self._owners: Owners | None = None
+        self._etcd: Etcd | None = None
+        self._host: KubeClient | None = None
+        self._scheduler: grpc.aio.Channel | None = None
+
+    async def start(self) -> None:
+        """Serve gRPC at once; the front follows when the host has answered."""
+        self.grpc.add(
+            aggregator_pb2_grpc.add_ClockServiceServicer_to_server,
+            self._rpc,
+            "reclock.aggregator.v1.ClockService",
+        )
+        self._host = await KubeClient.connect(Path(self.config.host.kubeconfig), name="host", user_agent="reclock-aggregator")
+        self.checks["front"] = lambda: self._missing()
+        self.tasks.spawn(self._serve(self._host), "serve")
+
+    async def _serve(self, host: KubeClient) -> None:
+        fleet_id = await self._fleet_id(host)
+        config = self.config
+        fleet = FleetWatcher(config.discovery_address, config.tls, user_agent="reclock-aggregator")
+        self.checks["discovery"] = fleet.check
+        aggregations = Aggregations(host, fleet)
+        self.checks["aggregations"] = aggregations.ready
+        self._etcd = await Etcd.connect(config.etcd.endpoints, config.etcd.tls)
+        clock = Clock(
+            etcd=self._etcd,
+            prefix=config.etcd.prefix,
+            fleet_id=fleet_id,
+            window_seconds=config.window.seconds,
+            window_revisions=config.window.revisions,
+            fleet=fleet,
+            host=host,
+        )
+        self.checks["clock"] = clock.ready
+        self._rpc.clock = clock
+        self._owners = owners = Owners(fleet, aggregations, clock, fleet_id)
+        reads = Reads(clock, fleet, owners, host)
+        self._scheduler = channel(config.scheduler_address, config.tls)
+        context = WriteContext(
+            host=host,
+            fleet=fleet,
+            fleet_id=fleet_id,
+            clock=clock,
+            aggregations=aggregations,
+            owners=owners,
+            reads=reads,
+            placement=scheduler_pb2_grpc.PlacementServiceStub(self._scheduler),
+            identity=member_headers,
+        )
+        self.front = Front(
+            config,
+            host=host,
+            fleet=fleet,
+            aggregations=aggregations,
+            clock=clock,
+            reads=reads,
+            writes=Writes(context),
+            version_markers=VersionMarkers(clock),
+        )
+        aggregations.on_change(clock.apply)
+        self.tasks.spawn(clock.run(), "clock", root=True)
+        self.tasks.spawn(aggregations.run(), "aggregations", root=True)
+        self.tasks.spawn(fleet.run(), "fleet", root=True)
+        await self.front.start()
+        self._missing = lambda: None
+
+    async def _fleet_id(self, host: KubeClient) -> str:
+        backoff = Backoff(initial=0.2, maximum=5.0)
+        while True:
+            try:
+                namespace = await host.get(NAMESPACES, None, "kube-system")
+                return str(namespace["metadata"]["uid"])
+            except StatusError as error:
+                reason = error.message
+                self._missing = lambda: reason
+            await backoff.wait()
+
+    async def stop_intake(self) -> None:
+        """Close the front: running requests get a moment, watches end so that they resume elsewhere."""
+        if self.front is not None:
+            await self.front.stop()
+
+    async def close(self) -> None:
+        """Close connections, after all tasks have ended."""
+        if self._owners is not None:
+            await self._owners.close()
+        if self._scheduler is not None:
+            await self._scheduler.close()
+        if self._etcd is not None:
+            await self._etcd.close()
+        if self._host is not None:
+            await self._host.close()
