@@ -37,7 +37,7 @@ cdef list elements(bytes raw):
     cdef const uint8_t *q
     cdef int count = 0, more
     out = []
-    if p < end and p[0] == c'n':
+    if raw == b"null":
         return out
     if p >= end or p[0] != c'[':
         raise broken(0, "not an array")
@@ -98,7 +98,10 @@ cdef object references_in(items, bytes name):
         text = decode(item[2])
         if type(text) is not str:
             return None
-        refs = elements(text.strip().encode("utf-8", "surrogatepass"))
+        raw = text.strip().encode("utf-8", "surrogatepass")
+        refs = elements(raw) if raw.startswith(b"[") else None
+        if refs is None or type(decode(raw)) is not list:
+            return None
         return refs if all([type(decode(r)) is dict for r in refs]) else None
     except SpliceError:
         return None   # somebody else's text under our name: left where it is
@@ -172,7 +175,8 @@ cdef bytes shown_metadata(bytes raw, bytes version, bytes cluster_value, owners)
     item = find(items, b"managedFields")
     if item is not None and replaced:
         item[2] = managed_uids(item[2], replaced)
-    items = put(items, b"ownerReferences", b"[" + b",".join(kept) + b"]", not kept)
+    if kept or removed:
+        items = put(items, b"ownerReferences", b"[" + b",".join(kept) + b"]", not kept)
     if notes or had_notes:
         items = put(items, b"annotations", join_object(notes), not notes)
     return join_object(put(items, b"resourceVersion", quoted_version(version), False))

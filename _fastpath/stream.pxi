@@ -74,7 +74,7 @@ cdef class ListScanner:
         return out
 
     def finish(self) -> bytes:
-        """All behind the array's ']'. SpliceError when the list is not complete."""
+        """The list's bytes behind the array's ']' (up to its own brace). SpliceError when the list is not complete."""
         if self.phase != DONE:
             raise SpliceError("the list is cut short")
         if self.head is None:

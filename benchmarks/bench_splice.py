@@ -66,7 +66,9 @@ def main() -> int:
     count = 400 if parser.parse_args().short else 4000
     raws = [pod_bytes(seed) for seed in range(count)]
     frames = [b'{"type":"MODIFIED","object":' + raw + b"}\n" for raw in raws]
-    bare = [b'{"type":"MODIFIED","object":' + pod_bytes(seed, annotations=False) + b"}\n" for seed in range(count)]
+    bare = [
+        b'{"type":"MODIFIED","object":' + pod_bytes(seed, annotations=False) + b"}\n" for seed in range(count)
+    ]
     whole = b'{"kind":"PodList","metadata":{"resourceVersion":"1"},"items":[' + b",".join(raws) + b"]}\n"
     chunks = [whole[i : i + 65536] for i in range(0, len(whole), 65536)]
     total = sum(map(len, raws)) / 1e9
@@ -83,15 +85,29 @@ def main() -> int:
     for level in fast.LEVELS[: fast.LEVELS.index(best) + 1]:
         fast.set_level(level)
         goal = {"portable": 1.0, "sse2": 2.4, "avx2": 4.0}[level]
-        line(f"splice list item, {level}", total / median_of(lambda: items(raws, None)), "GB/s", goal, at_least=True)
+        line(
+            f"splice list item, {level}",
+            total / median_of(lambda: items(raws, None)),
+            "GB/s",
+            goal,
+            at_least=True,
+        )
     fast.set_level(best)
     note("list in 64 KiB chunks, cut, scanned, annotated", total / median_of(lambda: stream(chunks)), "GB/s")
     some = frames[: count // 8]
     share = total * len(some) / count
     decoded = median_of(lambda: json_events(some), rounds=3)
-    line("splice event against json.loads+dumps", (total / plain) / (share / decoded), "x", 100, at_least=True)
+    line(
+        "splice event against json.loads+dumps", (total / plain) / (share / decoded), "x", 100, at_least=True
+    )
     decoded = median_of(lambda: msgspec_events(some), rounds=3)
-    line("splice event against msgspec's round trip", (total / plain) / (share / decoded), "x", 25, at_least=True)
+    line(
+        "splice event against msgspec's round trip",
+        (total / plain) / (share / decoded),
+        "x",
+        25,
+        at_least=True,
+    )
     assert json.loads(compact({"a": 1})) == {"a": 1}
     return 0
 
