@@ -79,7 +79,7 @@ metadata = st.fixed_dictionaries(
 ).flatmap(lambda d: st.permutations(list(d.items())).map(dict))
 objects = st.tuples(
     metadata,
-    st.dictionaries(keys, values, max_size=3),
+    st.dictionaries(keys.filter(lambda key: key != "metadata"), values, max_size=3),
     st.dictionaries(st.sampled_from(["involvedObject", "regarding", "related"]), references, max_size=2),
     st.booleans(),
 ).map(
