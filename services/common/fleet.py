@@ -66,6 +66,10 @@ class Member:
         """Uid of kube-system: another one under the same name is another cluster. "" until reached once."""
         return self.uid
 
+    def same_as(self, other: Member) -> bool:
+        """Whether nothing but the record's version differs (a restarted discovery counts anew)."""
+        return all(getattr(self, n) == getattr(other, n) for n in Member.__slots__ if n != "version")
+
     def snapshot(self) -> Member:
         """A copy that keeps today's values (sharing the client)."""
         names = Member.__slots__
@@ -196,6 +200,7 @@ class FleetWatcher:
                 for name in [name for name in self.members if name not in named]:
                     await self._disengage(name)
             named = None
+            self._version = event.version
             self.synced.set()
         elif event.type == kinds.EVENT_TYPE_DISENGAGED:
             await self._disengage(event.cluster.name)
@@ -203,26 +208,30 @@ class FleetWatcher:
             if named is not None:
                 named.add(event.cluster.name)
             await self._upsert(event.cluster)
-        self._version = max(self._version, event.version) if named is None else self._version
+        if named is None:
+            self._version = event.version
         return named
 
     async def _upsert(self, cluster: Any) -> None:
         member = self.members.get(cluster.name)
+        # Without a digest discovery knows the cluster from before its restart, and cannot read its source now.
+        accessible = not self._with_access or bool(cluster.access.digest)
         if member is None:
             member = Member(cluster.name)
             apply_record(member, cluster)
-            if self._with_access and not await self._connect(member, cluster):
+            if not accessible or (self._with_access and not await self._connect(member, cluster)):
                 return
             self.members[cluster.name] = member
             await self._tell("engaged", member)
             return
-        if member.version == cluster.version:
-            return
         old = member.snapshot()
-        if self._with_access and cluster.access.digest != member.digest:
+        if accessible and cluster.access.digest != member.digest:
             await self._reconnect(member, cluster)
         apply_record(member, cluster)
-        await self._tell("updated", member, old)
+        if not accessible:
+            member.digest = old.digest
+        if not member.same_as(old):
+            await self._tell("updated", member, old)
 
     async def _connect(self, member: Member, cluster: Any) -> bool:
         try:

@@ -33,7 +33,8 @@ OPTIONS: list[tuple[str, Any]] = [
 CHANNEL_OPTIONS = [
     *OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    # Despite its name this is how long one attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 10_000),
     # Channels of one process must not share a broken connection's back-off.
     ("grpc.use_local_subchannel_pool", 1),

@@ -1,0 +1,1 @@
+"""Discovery: finds clusters through providers, probes them, streams engage, update and disengage."""

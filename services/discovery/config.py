@@ -1,0 +1,114 @@
+"""Configuration of discovery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from services.common.config import ConfigError, ServiceConfig, convert
+from services.discovery.names import is_dns_label
+
+NOT_BUILT = ("kubeconfig-secret", "cluster-inventory", "cluster-api", "kind", "namespace", "kcp", "remote")
+"""Providers of the design that are to come."""
+
+
+class Probe(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """How clusters are probed."""
+
+    interval: float = 5.0
+    """Seconds between two probes of one cluster."""
+    timeout: float = 3.0
+    """Seconds that one probe may take."""
+    concurrency: int = 64
+    """Probes at the same time, over all clusters."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("interval", self.interval), ("timeout", self.timeout)):
+            if not 0.1 <= value <= 3600:
+                raise ValueError(f"{name} is {value}; allowed: 0.1 to 3600 seconds")
+        if not 1 <= self.concurrency <= 10_000:
+            raise ValueError(f"concurrency is {self.concurrency}; allowed: 1 to 10000")
+
+
+class StaticCluster(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """One cluster that the configuration names."""
+
+    name: str
+    kubeconfig: str
+    """Path; its current context is taken."""
+    labels: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if not is_dns_label(self.name):
+            raise ValueError(f"name {self.name!r}; allowed: a DNS label (a-z, 0-9, -, at most 63 characters)")
+        if not self.kubeconfig:
+            raise ValueError("kubeconfig; allowed: a path")
+
+
+class StaticProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: static`: clusters by configuration."""
+
+    name: str = ""
+    clusters: list[StaticCluster] = []
+
+
+class FileProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: kubeconfig-file`: all contexts of files, directories and globs."""
+
+    name: str = ""
+    paths: list[str] = []
+
+    def __post_init__(self) -> None:
+        if not self.paths or not all(self.paths):
+            raise ValueError("paths; allowed: at least one file, directory or glob")
+
+
+BUILT: dict[str, type[StaticProvider] | type[FileProvider]] = {
+    "kubeconfig-file": FileProvider,
+    "static": StaticProvider,
+}
+
+
+class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Keys of discovery."""
+
+    grpc_address: str = "127.0.0.1:7401"
+    providers: list[dict[str, Any]] = []
+    """Each `{type: kubeconfig-file, name, paths}` or `{type: static, name, clusters}`."""
+    probe: Probe = msgspec.field(default_factory=Probe)
+    state_file: str = ""
+    """File that clusters and registrations are kept in for starts without the host; "" keeps none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.parsed_providers()
+
+    def parsed_providers(self) -> list[tuple[str, StaticProvider | FileProvider]]:
+        """Return (id, provider) of each; ValueError names the key, for what is unknown or not built."""
+        parsed = [_parse(number, raw) for number, raw in enumerate(self.providers)]
+        result = []
+        for number, (kind, provider) in enumerate(parsed):
+            alone = sum(1 for other, _ in parsed if other == kind) == 1
+            ident = kind if alone and not provider.name else f"{kind}#{provider.name}"
+            if ident.endswith("#"):
+                raise ValueError(f"providers[{number}].name: needed, since there are several of type {kind}")
+            if ident in (known for known, _ in result):
+                raise ValueError(f"providers[{number}].name: {provider.name!r} is given twice")
+            result.append((ident, provider))
+        return result
+
+
+def _parse(number: int, raw: dict[str, Any]) -> tuple[str, StaticProvider | FileProvider]:
+    where = f"providers[{number}]"
+    rest = dict(raw)
+    kind = rest.pop("type", None)
+    built = ", ".join(sorted(BUILT))
+    if kind in NOT_BUILT:
+        raise ValueError(f"{where}.type: {kind} is not built yet; built: {built}")
+    if kind not in BUILT:
+        raise ValueError(f"{where}.type: {kind!r}; allowed: {built} (not built yet: {', '.join(NOT_BUILT)})")
+    try:
+        return str(kind), convert(BUILT[kind], rest)
+    except ConfigError as error:
+        raise ValueError(f"{where}.{error}") from None

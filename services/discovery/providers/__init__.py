@@ -1,0 +1,1 @@
+"""Providers: each reads one kind of source and publishes, again and again, all that it knows."""

@@ -1,0 +1,75 @@
+"""What a provider is.
+
+A provider publishes complete readings; the registry compares them with what it knows. So a provider holds no
+state that could be missed, and engaging twice is the same as once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from services.common.kube.kubeconfig import digest
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A cluster that a provider knows how to reach."""
+
+    name: str
+    kubeconfig: Mapping[str, Any]
+    """Of one context, files inlined."""
+    source: str
+    """Where it was found, for people; the same over restarts."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+    """Why its source cannot be read now: this is what was read last."""
+    digest: str = ""
+
+    @property
+    def server(self) -> str:
+        """Address of its apiserver."""
+        return str(self.kubeconfig["clusters"][0]["cluster"]["server"])
+
+
+def found(
+    name: str,
+    kubeconfig: Mapping[str, Any],
+    source: str,
+    labels: Mapping[str, str] | None = None,
+    problem: str = "",
+) -> Found:
+    """Make a Found with its digest."""
+    return Found(name, kubeconfig, source, dict(labels or {}), problem, digest(kubeconfig))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something about a source that a person should look at."""
+
+    source: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that a provider knows now."""
+
+    clusters: tuple[Found, ...]
+    problems: tuple[Problem, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    """Beginnings of the sources that could not be read: clusters known from there stay."""
+
+
+Publish = Callable[[Reading], None]
+
+
+class Provider(Protocol):
+    """Runs in one task of its own."""
+
+    id: str
+    """`type`, or `type#name` where there are several."""
+
+    async def run(self, publish: Publish) -> None:
+        """Publish a first complete reading as soon as it is there, then one after every change."""
