@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.common.config import ServiceConfig
-
-
-class EtcdTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Client TLS towards etcd: paths of PEM files; all empty for plaintext."""
-
-    cert: str = ""
-    key: str = ""
-    ca: str = ""
+from services.common.config import TLS, ServiceConfig
 
 
 class EtcdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -22,7 +14,7 @@ class EtcdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     """Client addresses, `host:port`."""
     prefix: str = "/reclock/v1/"
     """Prefix of every key; one fleet per prefix."""
-    tls: EtcdTls = msgspec.field(default_factory=EtcdTls)
+    tls: TLS = msgspec.field(default_factory=TLS)
 
 
 class FrontTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):

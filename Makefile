@@ -1,0 +1,65 @@
+# Everything works on a fresh clone: each target makes the virtual environment it needs.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SOURCES := setup.py pyproject.toml constraints.txt $(wildcard proto/reclock/*/v1/*.proto) $(wildcard _fastpath/*.pyx _fastpath/*.pxd _fastpath/*.pxi _fastpath/*.h)
+MEMBERS ?= 2
+ENGINE ?=
+DETACH ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo demo-stop test test-fast kube lint bench clean
+
+help:
+	@echo "make demo        a fleet of real clusters, and kubectl against all of it (MEMBERS=2 ENGINE=kube|sim DETACH=1)"
+	@echo "make demo-stop   end a demo that was started with DETACH=1"
+	@echo "make test        every test that this machine can run (builds the Kubernetes binaries where Go is found)"
+	@echo "make test-fast   tests that need no server"
+	@echo "make kube        build kube-apiserver, etcd, KWOK, … into the cache"
+	@echo "make lint        ruff, mypy, import rules, contracts"
+	@echo "make bench       the figures of README.md, as ratios in one run"
+	@echo "make clean       remove what was built in this checkout"
+
+venv: $(STAMP)
+
+$(STAMP): $(SOURCES)
+	@test -x $(BIN)/python || { echo "making $(VENV) …"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing Reclock and its dependencies …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel cython grpcio-tools mypy-protobuf
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
+	@touch $@
+
+kube:
+	@$(PYTHON) -m deploy.local.build
+
+demo: venv
+	@$(if $(filter sim,$(ENGINE)),true,$(PYTHON) -m deploy.local.build)
+	@MEMBERS="$(MEMBERS)" ENGINE="$(ENGINE)" DETACH="$(DETACH)" $(BIN)/python -m deploy.local.demo
+
+demo-stop: venv
+	@$(BIN)/python -m deploy.local.demo --stop
+
+test: venv
+	@if command -v go >/dev/null; then $(PYTHON) -m deploy.local.build; else echo "no Go: tests that need Kubernetes are skipped"; fi
+	@$(BIN)/python -m pytest tests -q
+
+test-fast: venv
+	@$(BIN)/python -m pytest tests/unit -q
+
+lint: venv
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/buf lint proto
+	@$(BIN)/buf breaking proto --against proto/baseline.binpb
+
+bench: venv
+	@$(PYTHON) -m deploy.local.build
+	@$(BIN)/python -m benchmarks
+
+clean:
+	@rm -rf build dist .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(VENV)
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find _fastpath reclock \( -name '*.so' -o -name '*_pb2.py*' -o -name '*_pb2_grpc.py*' -o -name '*.c' \) -delete

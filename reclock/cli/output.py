@@ -1,0 +1,66 @@
+"""Tables for people, JSON and YAML for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+console = Console()
+
+
+class Format(str, Enum):
+    """How to print."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+
+
+def show(data: Any, form: Format, columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """Print `data` as it is, or its rows as a table; `empty` says what having no rows means."""
+    if form is Format.json:
+        print(json.dumps(data, indent=2))
+    elif form is Format.yaml:
+        print(yaml.safe_dump(data, sort_keys=False), end="")
+    elif not rows:
+        console.print(empty)
+    else:
+        console.print(_table(columns, rows))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def condition(obj: dict[str, Any], type_: str) -> dict[str, Any]:
+    """One condition of an object; {} when it is not there."""
+    for one in (obj.get("status") or {}).get("conditions") or []:
+        if one.get("type") == type_:
+            found: dict[str, Any] = one
+            return found
+    return {}
+
+
+def age(stamp: str | None) -> str:
+    """How long ago, as kubectl prints it."""
+    if not stamp:
+        return "-"
+    then = datetime.fromisoformat(stamp.replace("Z", "+00:00"))
+    seconds = int((datetime.now(UTC) - then).total_seconds())
+    if seconds < 120:
+        return f"{seconds}s"
+    if seconds < 7200:
+        return f"{seconds // 60}m"
+    return f"{seconds // 3600}h" if seconds < 172800 else f"{seconds // 86400}d"
