@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import yaml
@@ -15,7 +15,7 @@ from rich.table import Table
 console = Console()
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How to print."""
 
     table = "table"

@@ -9,6 +9,7 @@ from pathlib import Path
 import grpc
 
 from reclock.aggregator.v1 import aggregator_pb2_grpc
+from reclock.discovery.v1 import discovery_pb2_grpc
 from reclock.scheduler.v1 import scheduler_pb2_grpc
 from services.aggregator.aggregations import Aggregations
 from services.aggregator.clock.clock import Clock
@@ -16,6 +17,7 @@ from services.aggregator.config import AggregatorConfig
 from services.aggregator.front.front import Front
 from services.aggregator.front.identity import member_headers
 from services.aggregator.owners import Owners
+from services.aggregator.pages import Pages
 from services.aggregator.reads import Reads
 from services.aggregator.reads.versionmarkers import VersionMarkers
 from services.aggregator.rpc.clock_service import ClockService
@@ -51,6 +53,7 @@ class Aggregator(Service[AggregatorConfig]):
         self._etcd: Etcd | None = None
         self._host: KubeClient | None = None
         self._scheduler: grpc.aio.Channel | None = None
+        self._discovery: grpc.aio.Channel | None = None
 
     async def start(self) -> None:
         """Serve gRPC at once; the front follows when the host has answered."""
@@ -85,6 +88,9 @@ class Aggregator(Service[AggregatorConfig]):
         self._owners = owners = Owners(fleet, aggregations, clock, fleet_id)
         reads = Reads(clock, fleet, owners, host)
         self._scheduler = channel(config.scheduler_address, config.tls)
+        self._discovery = channel(config.discovery_address, config.tls)
+        placement = scheduler_pb2_grpc.PlacementServiceStub(self._scheduler)
+        discovery = discovery_pb2_grpc.DiscoveryServiceStub(self._discovery)
         context = WriteContext(
             host=host,
             fleet=fleet,
@@ -93,7 +99,7 @@ class Aggregator(Service[AggregatorConfig]):
             aggregations=aggregations,
             owners=owners,
             reads=reads,
-            placement=scheduler_pb2_grpc.PlacementServiceStub(self._scheduler),
+            placement=placement,
             identity=member_headers,
         )
         self.front = Front(
@@ -105,6 +111,7 @@ class Aggregator(Service[AggregatorConfig]):
             reads=reads,
             writes=Writes(context),
             version_markers=VersionMarkers(clock),
+            pages=Pages(host, placement, discovery),
         )
         aggregations.on_change(clock.apply)
         self.tasks.spawn(clock.run(), "clock", root=True)
@@ -133,8 +140,9 @@ class Aggregator(Service[AggregatorConfig]):
         """Close connections, after all tasks have ended."""
         if self._owners is not None:
             await self._owners.close()
-        if self._scheduler is not None:
-            await self._scheduler.close()
+        for chan in (self._scheduler, self._discovery):
+            if chan is not None:
+                await chan.close()
         if self._etcd is not None:
             await self._etcd.close()
         if self._host is not None:

@@ -1,0 +1,5 @@
+"""What the front serves of other services, so that people need one address and one set of rights."""
+
+from services.aggregator.pages.pages import Pages
+
+__all__ = ["Pages"]

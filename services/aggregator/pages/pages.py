@@ -1,0 +1,67 @@
+"""`workloads/explain` (the scheduler's view) and `/reclock/sources` (discovery's), as JSON."""
+
+from __future__ import annotations
+
+import grpc
+import msgspec
+from aiohttp import web
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+
+from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
+from reclock.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.aggregator.types import Call
+from services.common.errors import from_rpc
+from services.common.kube.client import KubeClient
+from services.common.kube.resource import Resource
+
+WORKLOADS = Resource("reclock.dev", "v1alpha1", "workloads", "Workload")
+SOURCES_PATH = "/reclock/sources"
+TIMEOUT = 10.0
+
+
+class Pages:
+    """The front authorises: `get` on `workloads/explain`, and `get` on the path /reclock/sources."""
+
+    def __init__(
+        self,
+        host: KubeClient,
+        placement: scheduler_pb2_grpc.PlacementServiceAsyncStub,
+        discovery: discovery_pb2_grpc.DiscoveryServiceAsyncStub,
+    ) -> None:
+        self._host = host
+        self._placement = placement
+        self._discovery = discovery
+
+    async def explain(self, call: Call) -> web.Response:
+        """GET …/workloads/NAME/explain: the workload, and one verdict per member."""
+        workload = await self._host.get(WORKLOADS, call.info.namespace, call.info.name)
+        owner = workload["spec"]["owner"]
+        request = scheduler_pb2.ExplainRequest(
+            owner=scheduler_pb2.OwnerRef(
+                api_version=owner["apiVersion"],
+                kind=owner["kind"],
+                namespace=call.info.namespace,
+                name=owner["name"],
+                uid=owner["uid"],
+            )
+        )
+        try:
+            answer = await self._placement.Explain(request, timeout=TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, "asking the scheduler") from error
+        return _json(answer)
+
+    async def sources(self, call: Call) -> web.Response:
+        """GET /reclock/sources: sources of clusters that cannot be read now."""
+        try:
+            answer = await self._discovery.ListClusters(discovery_pb2.ListClustersRequest(), timeout=TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, "asking discovery") from error
+        answer.ClearField("clusters")
+        return _json(answer)
+
+
+def _json(message: Message) -> web.Response:
+    plain = MessageToDict(message, always_print_fields_with_no_presence=True)
+    return web.Response(body=msgspec.json.encode(plain), content_type="application/json")
