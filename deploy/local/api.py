@@ -12,13 +12,14 @@ from typing import Any
 
 import aiohttp
 
+from deploy.local.errors import FleetFailed
 from deploy.local.kubeconfig import Access
 from deploy.local.probes import http, tls_context
 
 _FIELD_MANAGER = "reclock-fleet"
 
 
-class ApiError(Exception):
+class ApiError(FleetFailed):
     """An answer >= 400: `status` and the server's message."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -35,12 +36,18 @@ class Api:
         self._plurals: dict[tuple[str, str], tuple[str, bool]] = {}
 
     async def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
     ) -> Any:
         """The decoded JSON answer. Raises ApiError for >= 400, aiohttp.ClientError when unreachable."""
         data = json.dumps(body).encode() if body is not None else None
         headers = {"Content-Type": content_type, "Accept": "application/json"}
-        status, answer = await http(method, self.server + path, tls=self.tls, body=data, headers=headers, timeout=30)
+        status, answer = await http(
+            method, self.server + path, tls=self.tls, body=data, headers=headers, timeout=30
+        )
         if status >= 400:
             raise ApiError(status, _message(answer))
         return json.loads(answer)

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.errors import FleetFailed
 from deploy.local.paths import bin_dir
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
 
 
-class BinariesMissing(Exception):
+class BinariesMissing(FleetFailed):
     """Some program of the `kube` engine is nowhere; the message names them and says how to get them."""
 
     def __init__(self, names: list[str]) -> None:

@@ -104,7 +104,12 @@ def compile_one(go: str, recipe: Recipe, scratch: Path, output: Path) -> None:
     log = scratch / f"{recipe.binary}.log"
     with open(log, "wb") as sink:
         process = subprocess.Popen(
-            [*command, recipe.package], cwd=module, env=environment, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            [*command, recipe.package],
+            cwd=module,
+            env=environment,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             code = process.wait()
@@ -141,7 +146,9 @@ def build() -> Path:
         if not wanted:
             return target
         go = find_go(cache_dir(), say)
-        say(f"building {', '.join(recipe.binary for recipe in wanted)} with {go} (once; minutes, 3 GB of Go cache)")
+        say(
+            f"building {', '.join(recipe.binary for recipe in wanted)} with {go} (once; minutes, 3 GB of Go cache)"
+        )
         began = time.monotonic()
         for stale in cache_dir().glob(".build-*"):  # a killed builder's; nobody else is building
             shutil.rmtree(stale, ignore_errors=True)
@@ -166,7 +173,9 @@ def _stop(signum: int, frame: object) -> None:
 def main(argv: list[str] | None = None) -> int:
     """Command line; exit codes: 0 built, 1 failed, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m deploy.local.build", description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="build nothing: exit 1 when something is missing")
+    parser.add_argument(
+        "--check", action="store_true", help="build nothing: exit 1 when something is missing"
+    )
     arguments = parser.parse_args(argv)
     if arguments.check:
         absent = [recipe.binary for recipe in missing(bin_dir())]

@@ -22,7 +22,9 @@ def change_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file() and path.suffix != ".md")
 
 
-def apply_changes(go: str, module: str, changes: Path, *, workdir: Path, environment: Mapping[str, str]) -> None:
+def apply_changes(
+    go: str, module: str, changes: Path, *, workdir: Path, environment: Mapping[str, str]
+) -> None:
     """Makes the module of `workdir` (a scratch copy with go.mod) use a changed copy of `module`.
 
     `edits.json`: [{"file", "find", "replace"}], each matching exactly once; `add/`: files to add.
@@ -37,14 +39,18 @@ def apply_changes(go: str, module: str, changes: Path, *, workdir: Path, environ
         path = copy / edit["file"]
         text = path.read_text()
         if text.count(edit["find"]) != 1:
-            raise ChangesFailed(f"{module}: {edit['file']} has {text.count(edit['find'])} times {edit['find']!r}")
+            raise ChangesFailed(
+                f"{module}: {edit['file']} has {text.count(edit['find'])} times {edit['find']!r}"
+            )
         path.write_text(text.replace(edit["find"], edit["replace"]))
     shutil.copytree(changes / "add", copy, dirs_exist_ok=True)
     _go(go, ["mod", "edit", f"-replace={module}=./{copy.name}"], workdir, environment)
 
 
 def _go(go: str, arguments: list[str], workdir: Path, environment: Mapping[str, str]) -> str:
-    done = subprocess.run([go, *arguments], cwd=workdir, env=dict(environment), capture_output=True, text=True)
+    done = subprocess.run(
+        [go, *arguments], cwd=workdir, env=dict(environment), capture_output=True, text=True
+    )
     if done.returncode != 0:
         detail = (done.stderr.strip() or done.stdout.strip())[-500:]
         raise ChangesFailed(f"'go {' '.join(arguments)}' failed: {detail}")

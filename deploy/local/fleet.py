@@ -25,6 +25,7 @@ from deploy.local.layout import Layout
 from deploy.local.pki import write_private
 from deploy.local.ports import Ports
 from deploy.local.process import Process
+from deploy.local.services import Services
 
 HOST = "host"
 _TICK_SECONDS = 5.0
@@ -47,11 +48,13 @@ async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
 class Fleet:
     """A running fleet; made by `Fleet.start` only."""
 
-    def __init__(self, directory: Path, *, keep_alive: bool, say: Say) -> None:
+    def __init__(self, directory: Path, *, keep_alive: bool, usual_ports: bool, say: Say) -> None:
         self.layout = Layout(directory.resolve())
         self.host: ControlPlane
         self.members: dict[str, ControlPlane] = {}
+        self.services: Services | None = None
         self._keep_alive = keep_alive
+        self._usual_ports = usual_ports
         self._say = say
         self._ports = Ports()
         self._binaries = Binaries.find()
@@ -64,26 +67,29 @@ class Fleet:
         directory: Path,
         *,
         members: Sequence[str] = ("east", "west"),
+        services: bool = False,
+        usual_ports: bool = False,
         keep_alive: bool = False,
         ticks: bool = False,
         say: Say = quiet,
     ) -> AsyncIterator[Fleet]:
         """Starts everything side by side and yields when it is ready; stops it all on the way out.
 
-        `keep_alive` restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow.
-        Raises BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log).
+        `services` starts Reclock too; `usual_ports` takes the documented ports when they are free; `keep_alive`
+        restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow.
+        Raises FleetFailed: BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log) and others.
         """
-        fleet = cls(directory, keep_alive=keep_alive, say=say)
-        created = fleet.layout.prepare()
+        fleet = cls(directory, keep_alive=keep_alive, usual_ports=usual_ports, say=say)
+        claim = fleet.layout.prepare()
         try:
-            await fleet._start(members)
+            await fleet._start(members, services)
             if ticks:
                 fleet._ticker = asyncio.create_task(fleet._tick(), name="pod log ticker")
             yield fleet
         finally:
             # Shielded: a second Ctrl-C must not leave processes behind.
             await asyncio.shield(asyncio.ensure_future(fleet._stop()))
-            fleet.layout.remove(root_too=created)
+            claim.release()
 
     @property
     def clusters(self) -> dict[str, ControlPlane]:
@@ -93,7 +99,15 @@ class Fleet:
     @property
     def processes(self) -> dict[str, Process]:
         """Every process by its full name, such as `east-apiserver`."""
-        return {process.name: process for cluster in self.clusters.values() for process in cluster.processes.values()}
+        groups = [cluster.processes.values() for cluster in self.clusters.values()]
+        if self.services is not None:
+            groups.append(self.services.processes.values())
+        return {process.name: process for group in groups for process in group}
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The front's kubeconfig, as an administrator; there when the fleet has services."""
+        return self.layout.kubeconfig
 
     async def add_member(self, name: str, *, nodes: int = 2) -> ControlPlane:
         """Starts one more member and writes its kubeconfigs, by which discovery finds it."""
@@ -120,6 +134,9 @@ class Fleet:
         return {
             "engine": "kube",
             "pid": os.getpid(),
+            "kubeconfig": str(self.kubeconfig) if self.services else "",
+            "front": self.services.front if self.services else "",
+            "services": self.services.describe() if self.services else {},
             "clusters": {
                 name: {
                     "kubeconfig": str(self.layout.cluster_kubeconfig(name)),
@@ -142,17 +159,31 @@ class Fleet:
             ],
         }
 
-    async def _start(self, members: Sequence[str]) -> None:
+    async def _start(self, members: Sequence[str], services: bool) -> None:
         began = time.monotonic()
         self._say(f"starting the host and {len(members)} members ({', '.join(members)}) on real Kubernetes")
         self.host = self._cluster(HOST, 0)
         self.members = {name: self._cluster(name, 2) for name in members}
-        self.write_json()  # from here on another fleet refuses the directory
         await together(cluster.start(self._say) for cluster in self.clusters.values())
         for cluster in self.clusters.values():
             self._publish(cluster)
         self.write_json()
+        if services:
+            await self._start_services()
         self._say(f"{len(members) + 1} clusters ready ({time.monotonic() - began:.0f} s)")
+
+    async def _start_services(self) -> None:
+        self.services = Services(
+            self.layout,
+            self.host,
+            list(self.members),
+            binaries=self._binaries,
+            ports=self._ports,
+            keep_alive=self._keep_alive,
+            usual_ports=self._usual_ports,
+        )
+        await self.services.start(self._say)
+        self.write_json()
 
     def _cluster(self, name: str, nodes: int) -> ControlPlane:
         return ControlPlane(
@@ -176,6 +207,8 @@ class Fleet:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        if self.services is not None:
+            await self.services.stop()
         clusters = [self.host, *self.members.values()] if hasattr(self, "host") else []
         # The data goes with the processes, so nothing is gained by letting them finish.
         await asyncio.gather(*(cluster.stop(grace=0) for cluster in clusters))

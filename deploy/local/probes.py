@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import aiohttp
 
+from deploy.local.errors import NotReady
 from deploy.local.pki import KeyPair
 from deploy.local.process import Probe
 
@@ -54,11 +56,12 @@ def http_ready(url: str, tls: ssl.SSLContext | None = None) -> Probe:
 
 
 async def until(probe: Probe, what: str, timeout: float = 90.0) -> None:
-    """Waits for a probe that no process owns; TimeoutError says what was missing."""
-    reason: str | None = None
-    try:
-        async with asyncio.timeout(timeout):
-            while (reason := await probe()) is not None:
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        raise TimeoutError(f"{what} after {timeout:.0f} s: {reason}") from None
+    """Waits for a probe that no process owns; NotReady says what was missing."""
+    deadline = time.monotonic() + timeout
+    while True:
+        reason = await probe()
+        if reason is None:
+            return
+        if time.monotonic() > deadline:
+            raise NotReady(f"{what} after {timeout:.0f} s: {reason}")
+        await asyncio.sleep(0.2)

@@ -15,6 +15,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+from deploy.local.errors import FleetFailed
 
 #: Asked until it answers None; a string says what is not ready yet.
 Probe = Callable[[], Awaitable[str | None]]
@@ -25,7 +28,7 @@ _RESTART_FIRST, _RESTART_MOST = 0.5, 10.0
 _STEADY_SECONDS = 30.0
 
 
-class ProcessFailed(Exception):
+class ProcessFailed(FleetFailed):
     """A process that ended or did not become ready; the message holds the end of its log."""
 
 
@@ -160,9 +163,8 @@ class Process:
         return "\n".join(f"    {line[:400]}" for line in text.splitlines()[-lines:])
 
     async def _spawn(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
         self._paused = False
-        with open(self.log, "ab") as sink:
+        with self._open_log() as sink:
             self._child = await asyncio.create_subprocess_exec(
                 *self.command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -173,6 +175,10 @@ class Process:
                 start_new_session=True,
                 preexec_fn=_die_with(os.getpid()),
             )
+
+    def _open_log(self) -> BinaryIO:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        return open(self.log, "ab")
 
     async def _watch(self) -> None:
         """Starts the process again, with a growing pause, each time it ends without being asked to."""

@@ -1,0 +1,117 @@
+"""Commands to a running fleet over a socket in its directory: `python -m deploy.local.ctl --dir .reclock ps`.
+
+One JSON object a line each way. Request: {"op": one of OPS, "name": process or member name, or a glob of process
+names}. Answer: {"ok": true, "processes": [...]} or {"ok": false, "error": text}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fnmatch
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from deploy.local.errors import FleetFailed
+from deploy.local.fleet import Fleet
+from deploy.local.process import Process
+
+OPS = ("ps", "start", "stop", "kill9", "restart", "pause", "resume", "add-member", "shutdown")
+
+
+class Control:
+    """Answers the commands; `shutdown` calls `on_shutdown`."""
+
+    def __init__(self, fleet: Fleet, on_shutdown: Callable[[], None]) -> None:
+        self._fleet = fleet
+        self._on_shutdown = on_shutdown
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Listens while the block runs."""
+        with _short_path(self._fleet.layout.control) as path:
+            server = await asyncio.start_unix_server(self._connected, path)
+            os.chmod(path, 0o600)
+        try:
+            yield
+        finally:
+            server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            line = await reader.readline()
+            answer: dict[str, Any]
+            try:
+                await self._do(json.loads(line))
+                answer = {"ok": True, "processes": self._fleet.describe()["processes"]}
+            except (FleetFailed, ValueError, TypeError) as error:
+                answer = {"ok": False, "error": str(error)}
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        writer.close()
+
+    async def _do(self, request: dict[str, Any]) -> None:
+        op, name = request.get("op"), str(request.get("name", ""))
+        if op not in OPS:
+            raise ValueError(f"unknown command {op!r}; allowed: {', '.join(OPS)}")
+        if op == "shutdown":
+            self._on_shutdown()
+        elif op == "add-member":
+            await self._fleet.add_member(name)
+        elif op != "ps":
+            await asyncio.gather(*(_apply(op, process) for process in self._named(name)))
+            self._fleet.write_json()
+
+    def _named(self, pattern: str) -> list[Process]:
+        found = [
+            process for name, process in self._fleet.processes.items() if fnmatch.fnmatchcase(name, pattern)
+        ]
+        if not found:
+            raise ValueError(f"no process {pattern!r}; there are: {', '.join(self._fleet.processes)}")
+        return found
+
+
+async def _apply(op: str, process: Process) -> None:
+    if op == "start":
+        await process.start()
+        await process.wait_ready()
+    elif op == "pause":
+        process.pause()
+    elif op == "resume":
+        process.resume()
+    else:
+        await {"stop": process.stop, "kill9": process.kill9, "restart": process.restart}[op]()
+
+
+def ask(path: Path, op: str, name: str = "", timeout: float = 180.0) -> dict[str, Any]:
+    """Sends one command and returns the answer. Raises FleetFailed when no fleet listens or it refuses."""
+    with _short_path(path) as short, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(timeout)
+        try:
+            connection.connect(short)
+            connection.sendall(json.dumps({"op": op, "name": name}).encode() + b"\n")
+            with connection.makefile("rb") as stream:
+                answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
+        except (FileNotFoundError, ConnectionError) as error:
+            raise FleetFailed(f"no fleet runs in {path.parent} ({error})") from None
+    if not answer.get("ok"):
+        raise FleetFailed(str(answer.get("error", "the fleet ended without an answer")))
+    return answer
+
+
+@contextlib.contextmanager
+def _short_path(path: Path) -> Any:
+    """The path of a socket, through a descriptor of its directory: socket paths end at 107 bytes."""
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise FleetFailed(f"no fleet runs in {path.parent} ({error.strerror})") from None
+    try:
+        base = f"/proc/self/fd/{directory}"
+        yield f"{base}/{path.name}" if os.path.isdir(base) else str(path)
+    finally:
+        os.close(directory)

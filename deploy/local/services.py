@@ -1,0 +1,210 @@
+"""Reclock itself on a local fleet: its etcd, the four services, and the controller manager that works at the front."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.local import commands
+from deploy.local.binaries import Binaries
+from deploy.local.commands import LOOPBACK
+from deploy.local.kube import ControlPlane, Say
+from deploy.local.kubeconfig import Access
+from deploy.local.layout import Layout
+from deploy.local.manifests import install
+from deploy.local.pki import Authority, write_private
+from deploy.local.ports import Ports
+from deploy.local.probes import http_ready
+from deploy.local.process import Process
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+FRONT_PORT = 6443
+#: The documented gRPC ports, taken when they are free and the fleet was asked to prefer them.
+GRPC_PORTS = {"discovery": 7401, "scheduler": 7402, "aggregator": 7403, "reconciler": 7404}
+FRONT_CONTROLLER_MANAGER = "front-controller-manager"
+_STOP_SECONDS = 10.0
+
+
+class Services:
+    """Reclock's processes by name: `etcd`, `discovery`, `scheduler`, `scheduler-worker-<member>`, `aggregator`,
+    `reconciler`, `front-controller-manager`. Nothing runs before `start`.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        host: ControlPlane,
+        members: Sequence[str],
+        *,
+        binaries: Binaries,
+        ports: Ports,
+        keep_alive: bool,
+        usual_ports: bool,
+    ) -> None:
+        self._layout = layout
+        self._host = host
+        self._keep_alive = keep_alive
+        self._ports = ports
+        self._state = layout.state("reclock")
+        self.processes: dict[str, Process] = {}
+        self.front_port = ports.take(FRONT_PORT if usual_ports else 0)
+        self.grpc = {name: ports.take(port if usual_ports else 0) for name, port in GRPC_PORTS.items()}
+        self.http = {name: ports.take() for name in GRPC_PORTS}
+        self.workers = {member: ports.take() for member in members}
+        self._authority = Authority(self._state / "pki", "front-ca")
+        self._add_etcd(binaries)
+        self._add_services()
+        self._add_controller_manager()
+
+    @property
+    def front(self) -> str:
+        """The front's URL."""
+        return f"https://{LOOPBACK}:{self.front_port}"
+
+    def front_access(self, user: str = "admin", groups: Sequence[str] = ("system:masters",)) -> Access:
+        """Access to the front as `user`: the host's authority vouches for users, the front's own for the front."""
+        identity = self._host.authority.client(user, groups, file=f"front-{user.replace(':', '-')}")
+        return Access("reclock", self.front, self._authority.pair.cert, user, identity)
+
+    async def start(self, say: Say, timeout: float = 120.0) -> None:
+        """Installs the CRDs and defaults on the host, starts everything, and returns when all of it is ready."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        etcd = self.processes["etcd"]
+        await asyncio.gather(etcd.start(), install(self._host.api, say))
+        await etcd.wait_ready(timeout)
+        last = self.processes[FRONT_CONTROLLER_MANAGER]
+        services = [process for process in self.processes.values() if process not in (etcd, last)]
+        await asyncio.gather(*(process.start() for process in services))
+        say(f"starting {', '.join(process.name for process in services)}")
+        for process in services:
+            await process.wait_ready(timeout)
+            say(f"{process.name} ready ({loop.time() - began:.0f} s)")
+        await last.start()
+        await last.wait_ready(timeout)
+        self.front_access().write(self._layout.kubeconfig)
+
+    async def stop(self, grace: float = _STOP_SECONDS) -> None:
+        """Ends the services in order (each gets `grace` seconds), their etcd last."""
+        everything = dict(self.processes)
+        etcd = everything.pop("etcd")
+        await everything.pop(FRONT_CONTROLLER_MANAGER).stop(0)
+        await asyncio.gather(*(process.stop(grace) for process in everything.values()))
+        await etcd.stop(0)
+
+    def describe(self) -> dict[str, Any]:
+        """What `fleet.json` says of the services."""
+        return {
+            name: {"grpcAddress": f"{LOOPBACK}:{port}", "httpAddress": f"{LOOPBACK}:{self.http[name]}"}
+            for name, port in self.grpc.items()
+        }
+
+    def _add_etcd(self, binaries: Binaries) -> None:
+        port, peer = self._ports.take(), self._ports.take()
+        self.etcd_endpoint = f"{LOOPBACK}:{port}"
+        self._add(
+            "etcd",
+            commands.etcd(binaries.etcd, self._state / "etcd", port, peer, fsync=True),
+            ready=f"http://{LOOPBACK}:{port}/health",
+            ports={"client": port, "peer": peer},
+        )
+
+    def _add_services(self) -> None:
+        addresses = {f"{name}Address": f"{LOOPBACK}:{port}" for name, port in self.grpc.items()}
+        discovery, scheduler = addresses["discoveryAddress"], addresses["schedulerAddress"]
+        provider = {"type": "kubeconfig-file", "name": "local-fleet", "paths": [str(self._layout.members)]}
+        self._service(
+            "discovery", {"providers": [provider], "stateFile": str(self._state / "discovery.state")}
+        )
+        workers = {member: f"{LOOPBACK}:{port}" for member, port in self.workers.items()}
+        self._service("scheduler", {"role": "manager", "discoveryAddress": discovery, "workers": workers})
+        for member, port in self.workers.items():
+            self._worker(member, port)
+        serving = self._authority.server(
+            "front", [LOOPBACK, "localhost", "kubernetes", "kubernetes.default.svc"]
+        )
+        front = {
+            "frontAddress": f"{LOOPBACK}:{self.front_port}",
+            "frontTls": {"cert": str(serving.cert), "key": str(serving.key)},
+            "clientCa": str(self._host.authority.pair.cert),
+            "etcd": {"endpoints": [self.etcd_endpoint]},
+            "discoveryAddress": discovery,
+            "schedulerAddress": scheduler,
+        }
+        self._service("aggregator", front, extra_ports={"https": self.front_port})
+        reading = self.front_access("system:reclock:reconciler").write(
+            self._state / "reconciler-front.kubeconfig"
+        )
+        self._service(
+            "reconciler", {**addresses_of(addresses, "reconciler"), "frontKubeconfig": str(reading)}
+        )
+
+    def _service(
+        self, name: str, config: dict[str, Any], *, extra_ports: dict[str, int] | None = None
+    ) -> None:
+        grpc, http = self.grpc[name], self.http[name]
+        self._python(name, name, config, grpc, http, extra_ports or {})
+
+    def _worker(self, member: str, port: int) -> None:
+        name = f"scheduler-worker-{member}"
+        access = {"kubeconfig": str(self._layout.member_kubeconfig(member))}
+        config = {"role": "worker", "cluster": member, "member": access}
+        self._python(name, "scheduler", config, port, self._ports.take(), {})
+
+    def _python(
+        self, name: str, service: str, config: dict[str, Any], grpc: int, http: int, ports: dict[str, int]
+    ) -> None:
+        user = f"system:reclock:{service}"
+        host = self._host.access(user).write(self._state / f"{name}-host.kubeconfig")
+        whole = {
+            "grpcAddress": f"{LOOPBACK}:{grpc}",
+            "httpAddress": f"{LOOPBACK}:{http}",
+            "host": {"kubeconfig": str(host)},
+            **config,
+        }
+        path = write_private(self._state / f"{name}.yaml", yaml.safe_dump(whole, sort_keys=False))
+        self._add(
+            name,
+            [sys.executable, "-m", f"services.{service}", "--config", str(path)],
+            ready=f"http://{LOOPBACK}:{http}/readyz",
+            ports={"grpc": grpc, "http": http, **ports},
+        )
+
+    def _add_controller_manager(self) -> None:
+        access = self.front_access("system:kube-controller-manager")
+        kubeconfig = access.write(self._state / "controller-manager-front.kubeconfig")
+        process = self._host.build_controller_manager(
+            FRONT_CONTROLLER_MANAGER, self._ports.take(), kubeconfig, commands.FRONT_CONTROLLERS
+        )
+        self.processes[process.name] = process
+
+    def _add(self, name: str, command: list[str], *, ready: str, ports: dict[str, int]) -> None:
+        self.processes[name] = Process(
+            name,
+            command,
+            log=self._layout.logs / f"{name}.log",
+            env=_environment(),
+            cwd=_CHECKOUT,
+            ready=http_ready(ready),
+            grace=_STOP_SECONDS,
+            keep_alive=self._keep_alive,
+            ports=ports,
+        )
+
+
+def addresses_of(addresses: dict[str, str], service: str) -> dict[str, str]:
+    """Every service's address but its own."""
+    return {key: address for key, address in addresses.items() if key != f"{service}Address"}
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment; proxies of it have no business with loopback (gRPC would use them)."""
+    without = [os.environ.get(name) for name in ("no_proxy", "NO_PROXY")]
+    exempt = ",".join(filter(None, [*without, LOOPBACK, "localhost"]))
+    return {**os.environ, "no_proxy": exempt, "NO_PROXY": exempt, "PYTHONUNBUFFERED": "1"}
