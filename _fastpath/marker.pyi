@@ -1,0 +1,63 @@
+from collections.abc import Iterable
+from typing import Literal
+
+EVENT: int
+DIFF: int
+GAP: int
+CLASH: int
+LEAVE: int
+KINDS: tuple[str, ...]
+
+class Marker:
+    """One state of one object on one cluster; also the log's entry of its put.
+
+    `version` is the member's, `fleet` ours, `since` the fleet version of the object's ADDED. `type` is what
+    merged views make of the put, `before` the state that they showed before it under that key (None for ADDED).
+    `prev` is the cluster's own state before, within the window. `labels` is shared: never change it.
+    """
+
+    cluster: str
+    incarnation: str
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    fleet: int
+    since: int
+    labels: dict[str, str]
+    deleted: bool
+    deleting: bool
+    kind: int
+    prev: Marker | None
+    type: Literal["HIDDEN", "ADDED", "MODIFIED", "DELETED"]
+    marker: Marker
+    before: Marker | None
+
+    def __init__(
+        self,
+        cluster: str,
+        incarnation: str,
+        namespace: str,
+        name: str,
+        uid: str,
+        version: int,
+        labels: dict[str, str] | None = None,
+        *,
+        deleted: bool = False,
+        deleting: bool = False,
+        kind: int = 0,
+    ) -> None: ...
+    def same_object(self, other: Marker) -> bool: ...
+    def same_state(self, other: Marker) -> bool: ...
+    def rewritten(
+        self, kind: int, *, deleted: bool | None = None, version: int | None = None, incarnation: str | None = None
+    ) -> Marker: ...
+    def keep_since(self, since: int) -> None: ...
+    def stamp(self, fleet: int, shown_as: int, prev: Marker | None) -> None: ...
+    def cut(self) -> None: ...
+    def encode(self, index: int) -> bytes: ...
+
+def decode_marker(cluster: str, namespace: str, name: str, value: bytes) -> tuple[int, Marker]: ...
+def visible(entries: list[Marker], start: int, end: int) -> list[Marker]: ...
+def first_after(entries: list[Marker], start: int, fleet: int) -> int: ...
+def of_cluster(markers: Iterable[Marker], cluster: str) -> list[Marker]: ...

@@ -1,0 +1,442 @@
+# cython: boundscheck=False, wraparound=False
+"""Version markers: what the clock remembers of one state of one object, in 96 bytes and the name.
+
+A `Marker` is index entry and log entry at once. It is immutable once the clock has stamped it, but for `prev`,
+which the clock cuts when the state before falls out of the window. No cycle can be made of markers (`prev` is
+older), so they are left out of garbage collection: a million of them cost a collector's run nothing.
+"""
+cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.ref cimport PyObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *o)
+
+import sys
+
+# How a put came about.
+EVENT, DIFF, GAP, CLASH, LEAVE = range(5)
+KINDS = ("event", "diff", "gap", "clash", "leave")
+
+cdef tuple TYPES = ("HIDDEN", "ADDED", "MODIFIED", "DELETED")
+cdef uint8_t LAYOUT = 1
+cdef uint64_t TEXT_UID = 0xFFFFFFFFFFFFFFFF
+cdef enum:
+    SWEEP = 1024
+
+# Values shared by many markers. Swept when they have doubled: what only the table holds goes.
+cdef dict _scopes = {}
+cdef dict _labels = {}
+cdef Py_ssize_t _scopes_limit = SWEEP
+cdef Py_ssize_t _labels_limit = SWEEP
+# uids that are no UUID (rare); they stay.
+cdef list _uid_texts = []
+cdef dict _uid_numbers = {}
+
+NO_LABELS = {}
+
+
+@cython.final
+@cython.no_gc
+cdef class Scope:
+    """(cluster, incarnation, namespace), shared by all markers that have them in common."""
+    cdef readonly str cluster
+    cdef readonly str incarnation
+    cdef readonly str namespace
+
+
+cdef Scope scope_of(str cluster, str incarnation, str namespace):
+    global _scopes_limit
+    cdef tuple key = (cluster, incarnation, namespace)
+    cdef Scope scope = _scopes.get(key)
+    if scope is None:
+        if len(_scopes) >= _scopes_limit:
+            # getrefcount: the table's, the loop's and its own.
+            for old in [k for k, v in _scopes.items() if sys.getrefcount(v) <= 3]:
+                del _scopes[old]
+            _scopes_limit = max(<Py_ssize_t>SWEEP, 2 * len(_scopes))
+        scope = Scope.__new__(Scope)
+        scope.cluster = sys.intern(cluster)
+        scope.incarnation = sys.intern(incarnation)
+        scope.namespace = sys.intern(namespace)
+        _scopes[(scope.cluster, scope.incarnation, scope.namespace)] = scope
+    return scope
+
+
+cdef dict shared_labels(dict labels):
+    global _labels_limit
+    if not labels:
+        return NO_LABELS
+    cdef tuple key = tuple(labels.items())
+    cdef dict found = _labels.get(key)
+    if found is None:
+        if len(_labels) >= _labels_limit:
+            for old in [k for k, v in _labels.items() if sys.getrefcount(v) <= 3]:
+                del _labels[old]
+            _labels_limit = max(<Py_ssize_t>SWEEP, 2 * len(_labels))
+        found = {sys.intern(k): sys.intern(v) for k, v in labels.items()}
+        _labels[tuple(found.items())] = found
+    return found
+
+
+cdef inline int hex_digit(uint8_t c) noexcept nogil:
+    if c'0' <= c <= c'9':
+        return c - c'0'
+    if c'a' <= c <= c'f':
+        return c - c'a' + 10
+    return -1
+
+
+cdef bint parse_uuid(str text, uint64_t *high, uint64_t *low):
+    """Only the canonical lower-case form: anything else would not come back as it was."""
+    cdef bytes raw
+    cdef const uint8_t *p
+    cdef int i, digit, seen = 0
+    cdef uint64_t value[2]
+    if len(text) != 36 or not text.isascii():
+        return False
+    raw = text.encode("ascii")
+    p = <const uint8_t *>PyBytes_AS_STRING(raw)
+    value[0] = value[1] = 0
+    for i in range(36):
+        if i in (8, 13, 18, 23):
+            if p[i] != c'-':
+                return False
+            continue
+        digit = hex_digit(p[i])
+        if digit < 0:
+            return False
+        value[seen >> 4] = value[seen >> 4] << 4 | <uint64_t>digit
+        seen += 1
+    high[0] = value[0]
+    low[0] = value[1]
+    return value[0] != TEXT_UID
+
+
+cdef str format_uuid(uint64_t high, uint64_t low):
+    cdef char out[36]
+    cdef int i, seen = 0
+    cdef uint64_t value
+    for i in range(36):
+        if i in (8, 13, 18, 23):
+            out[i] = c'-'
+            continue
+        value = high if seen < 16 else low
+        out[i] = b"0123456789abcdef"[value >> (4 * (15 - (seen & 15))) & 15]
+        seen += 1
+    return PyUnicode_DecodeUTF8(out, 36, NULL)
+
+
+cdef class Writer:
+    cdef bytearray out
+
+    cdef inline void byte(self, uint8_t value):
+        self.out.append(value)
+
+    cdef void varint(self, uint64_t value):
+        while value >= 0x80:
+            self.out.append(<uint8_t>(value & 0x7F | 0x80))
+            value >>= 7
+        self.out.append(<uint8_t>value)
+
+    cdef void fixed(self, uint64_t value):
+        cdef int shift
+        for shift in range(56, -8, -8):
+            self.out.append(<uint8_t>(value >> shift & 0xFF))
+
+    cdef void text(self, str value):
+        cdef bytes raw = value.encode("utf-8")
+        self.varint(PyBytes_GET_SIZE(raw))
+        self.out.extend(raw)
+
+
+cdef class Reader:
+    cdef const uint8_t *p
+    cdef const uint8_t *end
+
+    cdef int byte(self) except -1:
+        if self.p >= self.end:
+            raise ValueError("a stored value is cut short")
+        cdef int value = self.p[0]
+        self.p += 1
+        return value
+
+    cdef uint64_t varint(self) except? 0xFFFFFFFFFFFFFFFF:
+        cdef uint64_t value = 0
+        cdef int shift = 0, one
+        while True:
+            one = self.byte()
+            if shift > 63:
+                raise ValueError("a stored number is too long")
+            value |= <uint64_t>(one & 0x7F) << shift
+            if not one & 0x80:
+                return value
+            shift += 7
+
+    cdef uint64_t fixed(self) except? 0xFFFFFFFFFFFFFFFF:
+        cdef uint64_t value = 0
+        cdef int i
+        for i in range(8):
+            value = value << 8 | <uint64_t>self.byte()
+        return value
+
+    cdef str text(self):
+        cdef uint64_t length = self.varint()
+        if length > <uint64_t>(self.end - self.p):
+            raise ValueError("a stored value is cut short")
+        cdef str out = PyUnicode_DecodeUTF8(<const char *>self.p, <Py_ssize_t>length, NULL)
+        self.p += length
+        return out
+
+
+@cython.final
+@cython.no_gc
+cdef class Marker:
+    cdef Scope scope
+    cdef readonly str name
+    cdef uint64_t uid_high
+    cdef uint64_t uid_low
+    cdef readonly uint64_t version
+    cdef readonly uint64_t fleet
+    cdef readonly uint64_t since
+    cdef dict _labels
+    cdef readonly Marker prev
+    cdef readonly uint8_t kind
+    cdef uint8_t shown_as
+    cdef uint8_t _deleted
+    cdef uint8_t _deleting
+
+    def __init__(self, str cluster not None, str incarnation not None, str namespace not None, str name not None,
+                 str uid not None, uint64_t version, dict labels=None, *, bint deleted=False, bint deleting=False,
+                 uint8_t kind=0):
+        self.scope = scope_of(cluster, incarnation, namespace)
+        self.name = name
+        set_uid(self, uid)
+        self.version = version
+        self._labels = shared_labels(labels)
+        self._deleted = deleted
+        self._deleting = deleting
+        self.kind = kind
+
+    def __dealloc__(self):
+        # A long history would be freed recursively, once per state: unlink it step by step instead.
+        cdef Marker one = self.prev, older
+        self.prev = None
+        while one is not None and Py_REFCNT(<PyObject *>one) == 1:
+            older = one.prev
+            one.prev = None
+            one = older
+            older = None
+
+    @property
+    def cluster(self) -> str:
+        return self.scope.cluster
+
+    @property
+    def incarnation(self) -> str:
+        return self.scope.incarnation
+
+    @property
+    def namespace(self) -> str:
+        return self.scope.namespace
+
+    @property
+    def uid(self) -> str:
+        if self.uid_high == TEXT_UID:
+            return _uid_texts[self.uid_low]
+        return format_uuid(self.uid_high, self.uid_low)
+
+    @property
+    def labels(self) -> dict:
+        return self._labels
+
+    @property
+    def deleted(self) -> bool:
+        return bool(self._deleted)
+
+    @property
+    def deleting(self) -> bool:
+        return bool(self._deleting)
+
+    @property
+    def type(self) -> str:
+        return TYPES[self.shown_as]
+
+    @property
+    def marker(self) -> Marker:
+        return self
+
+    @property
+    def before(self) -> Marker:
+        return self.prev if self.shown_as >= 2 else None
+
+    def same_object(self, Marker other not None) -> bool:
+        """Same uid."""
+        return self.uid_high == other.uid_high and self.uid_low == other.uid_low
+
+    def same_state(self, Marker other not None) -> bool:
+        """Same incarnation, uid, member version and deleted flag."""
+        return (self.version == other.version and self.uid_high == other.uid_high
+                and self.uid_low == other.uid_low and self._deleted == other._deleted
+                and self.scope.incarnation == other.scope.incarnation)
+
+    def rewritten(self, uint8_t kind, *, deleted=None, version=None, str incarnation=None) -> Marker:
+        """A marker of the same object for another put, not stamped yet; `since` is kept unless it is deleted."""
+        cdef Marker out = Marker.__new__(Marker)
+        out.scope = self.scope
+        if incarnation is not None:
+            out.scope = scope_of(self.scope.cluster, incarnation, self.scope.namespace)
+        out.name = self.name
+        out.uid_high = self.uid_high
+        out.uid_low = self.uid_low
+        out.version = self.version if version is None else <uint64_t>version
+        out._labels = self._labels
+        out.kind = kind
+        out._deleted = self._deleted if deleted is None else <uint8_t>bool(deleted)
+        out._deleting = self._deleting
+        out.since = 0 if out._deleted else self.since
+        return out
+
+    def keep_since(self, uint64_t since):
+        """The fleet version of the object's ADDED; 0: this very put is it."""
+        self.since = since
+
+    def stamp(self, uint64_t fleet, int shown_as, Marker prev):
+        """Called once by the clock's state, when the put is known to be in etcd."""
+        self.fleet = fleet
+        if self.since == 0:
+            self.since = fleet
+        self.shown_as = <uint8_t>shown_as
+        self.prev = prev
+
+    def cut(self):
+        """Forget the state before."""
+        self.prev = None
+
+    def encode(self, int index) -> bytes:
+        """The value in etcd; `index` is the put's place in its transaction."""
+        cdef Writer w = Writer.__new__(Writer)
+        cdef uint64_t high = 0, low = 0, count = 0
+        cdef str incarnation = self.scope.incarnation
+        cdef bint text_incarnation = True
+        cdef Py_ssize_t slash = incarnation.find("/")
+        if slash == 36 and parse_uuid(incarnation[:36], &high, &low):
+            digits = incarnation[37:]
+            if digits.isdigit() and len(digits) < 10 and str(int(digits)) == digits:
+                count = int(digits)
+                text_incarnation = False
+        w.out = bytearray()
+        w.byte(LAYOUT)
+        w.byte(self._deleted | self._deleting << 1 | self.kind << 2
+               | (0x20 if self.uid_high == TEXT_UID else 0) | (0x40 if text_incarnation else 0))
+        w.byte(<uint8_t>index)
+        if self.uid_high == TEXT_UID:
+            w.text(_uid_texts[self.uid_low])
+        else:
+            w.fixed(self.uid_high)
+            w.fixed(self.uid_low)
+        if text_incarnation:
+            w.text(incarnation)
+        else:
+            w.fixed(high)
+            w.fixed(low)
+            w.varint(count)
+        w.varint(self.version)
+        w.varint(self.since)
+        w.varint(len(self._labels))
+        for key, value in self._labels.items():
+            w.text(key)
+            w.text(value)
+        return bytes(w.out)
+
+    def __repr__(self) -> str:
+        return (f"<Marker {self.cluster}:{self.namespace}/{self.name} version={self.version} fleet={self.fleet}"
+                f" {self.type}{' deleted' if self._deleted else ''} {KINDS[self.kind]}>")
+
+
+cdef set_uid(Marker marker, str uid):
+    if parse_uuid(uid, &marker.uid_high, &marker.uid_low):
+        return
+    number = _uid_numbers.get(uid)
+    if number is None:
+        number = _uid_numbers[uid] = len(_uid_texts)
+        _uid_texts.append(uid)
+    marker.uid_high = TEXT_UID
+    marker.uid_low = number
+
+
+def decode_marker(str cluster not None, str namespace not None, str name not None, bytes value not None):
+    """(index, Marker that is not stamped yet) of a value in etcd; ValueError for what is no such value."""
+    cdef Reader r = Reader.__new__(Reader)
+    cdef Marker out = Marker.__new__(Marker)
+    cdef int flags, index, i
+    cdef uint64_t high, low
+    cdef dict labels
+    r.p = <const uint8_t *>PyBytes_AS_STRING(value)
+    r.end = r.p + PyBytes_GET_SIZE(value)
+    if r.byte() != LAYOUT:
+        raise ValueError(f"a marker of layout {value[0]}; this version knows {LAYOUT}")
+    flags = r.byte()
+    index = r.byte()
+    if flags & 0x20:
+        set_uid(out, r.text())
+    else:
+        out.uid_high = r.fixed()
+        out.uid_low = r.fixed()
+    if flags & 0x40:
+        incarnation = r.text()
+    else:
+        high = r.fixed()
+        low = r.fixed()
+        incarnation = f"{format_uuid(high, low)}/{r.varint()}"
+    out.version = r.varint()
+    out.since = r.varint()
+    labels = {}
+    for i in range(<int>r.varint()):
+        key = r.text()
+        labels[key] = r.text()
+    out.scope = scope_of(cluster, incarnation, namespace)
+    out.name = name
+    out._labels = shared_labels(labels)
+    out._deleted = flags & 1
+    out._deleting = flags >> 1 & 1
+    out.kind = flags >> 2 & 7
+    return index, out
+
+
+def visible(list entries not None, Py_ssize_t start, Py_ssize_t end):
+    """The entries of entries[start:end] that merged views show. O(end - start)."""
+    cdef list out = []
+    cdef Py_ssize_t i
+    cdef Marker one
+    for i in range(start, min(end, len(entries))):
+        one = <Marker>entries[i]
+        if one.shown_as:
+            out.append(one)
+    return out
+
+
+def first_after(list entries not None, Py_ssize_t start, uint64_t fleet):
+    """Index of the first entry at or behind `start` whose fleet version is above `fleet`. O(log n)."""
+    cdef Py_ssize_t low = start, high = len(entries), middle
+    while low < high:
+        middle = (low + high) // 2
+        if (<Marker>entries[middle]).fleet > fleet:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def of_cluster(markers, str cluster not None):
+    """The live markers of one cluster among `markers`. O(n)."""
+    cdef Marker one
+    cdef list out = []
+    for one in markers:
+        if not one._deleted and (one.scope.cluster is cluster or one.scope.cluster == cluster):
+            out.append(one)
+    return out
