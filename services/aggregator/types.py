@@ -51,6 +51,7 @@ class Call:
     info: RequestInfo
     user: User
     warnings: list[str] = field(default_factory=list)  # texts for `Warning: 299` headers
+    audit: dict[str, object] = field(default_factory=dict)  # what handlers add to the audit line: cluster, versions
 
     @property
     def query(self) -> dict[str, str]:
