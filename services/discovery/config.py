@@ -74,7 +74,7 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     """Keys of discovery."""
 
     grpc_address: str = "127.0.0.1:7401"
-    providers: list[dict[str, Any]] = []
+    providers: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Each `{type: kubeconfig-file, name, paths}` or `{type: static, name, clusters}`."""
     probe: Probe = msgspec.field(default_factory=Probe)
     state_file: str = ""
@@ -87,7 +87,7 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     def parsed_providers(self) -> list[tuple[str, StaticProvider | FileProvider]]:
         """Return (id, provider) of each; ValueError names the key, for what is unknown or not built."""
         parsed = [_parse(number, raw) for number, raw in enumerate(self.providers)]
-        result = []
+        result: list[tuple[str, StaticProvider | FileProvider]] = []
         for number, (kind, provider) in enumerate(parsed):
             alone = sum(1 for other, _ in parsed if other == kind) == 1
             ident = kind if alone and not provider.name else f"{kind}#{provider.name}"

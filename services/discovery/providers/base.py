@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
-from services.common.kube.kubeconfig import digest
+from services.common.kube.credentials import Credentials
+from services.common.kube.kubeconfig import digest, single
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,13 @@ def found(
 ) -> Found:
     """Make a Found with its digest."""
     return Found(name, kubeconfig, source, dict(labels or {}), problem, digest(kubeconfig))
+
+
+def usable(config: Mapping[str, Any], context: str | None, base: Path) -> dict[str, Any]:
+    """Return the kubeconfig of one context, files inlined; KubeconfigError where no client can be made of it."""
+    kubeconfig = single(config, context, base=base, inline_token=True)
+    Credentials(kubeconfig)
+    return kubeconfig
 
 
 @dataclass(frozen=True, slots=True)

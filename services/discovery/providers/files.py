@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import glob
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from services.common.kube import kubeconfig as kc
 from services.discovery.names import Candidate, assign
-from services.discovery.providers.base import Found, Problem, Publish, Reading, found
+from services.discovery.providers.base import Found, Problem, Publish, Reading, found, usable
 from services.discovery.providers.watcher import FolderWatcher
 
 log = logging.getLogger(__name__)
@@ -40,34 +40,41 @@ class Expansion:
     files: tuple[Path, ...]
     folders: frozenset[Path]
     """Folders to watch."""
-    problems: tuple[Problem, ...]
-    """Folders that cannot be listed."""
+    lost: tuple[Problem, ...]
+    """Folders that cannot be listed: what was in them may still be there."""
+    notes: tuple[Problem, ...]
+    """Paths that name nothing."""
 
 
 def expand(paths: Sequence[str]) -> Expansion:
     """Resolve files, directories and globs; hidden and editors' files are left out."""
     files: dict[Path, None] = {}
     folders: set[Path] = set()
-    problems: list[Problem] = []
+    lost: list[Problem] = []
+    notes: list[Problem] = []
     for text in paths:
         path = Path(text).expanduser().absolute()
         if glob.has_magic(text):
             folders.update(_glob_folders(path))
-            listed: Iterable[Path] = (Path(match) for match in glob.glob(str(path)))
-            files.update((p, None) for p in sorted(listed) if _wanted(p))
+            listed = [p for match in sorted(glob.glob(str(path))) if _wanted(p := Path(match))]
+            files.update((p, None) for p in listed)
+            if not listed:
+                notes.append(Problem(str(path), "matches no file"))
         elif path.is_dir():
             folders.add(path)
             try:
                 files.update((p, None) for p in sorted(path.iterdir()) if _wanted(p))
             except OSError as error:
-                problems.append(Problem(str(path), f"the folder cannot be read: {error.strerror}"))
+                lost.append(Problem(str(path), f"the folder cannot be read: {error.strerror}"))
         else:
             folders.add(path.parent)
             if path.exists():
                 files[path] = None
-            elif not path.parent.is_dir() or text.endswith("/"):
-                problems.append(Problem(str(path), "does not exist"))
-    return Expansion(tuple(files), frozenset(folders), tuple(problems))
+            elif path.parent.is_dir() and not text.endswith("/"):
+                notes.append(Problem(str(path), "does not exist"))
+            else:
+                lost.append(Problem(str(path), "does not exist"))
+    return Expansion(tuple(files), frozenset(folders), tuple(lost), tuple(notes))
 
 
 def _wanted(path: Path) -> bool:
@@ -97,9 +104,7 @@ def read_contexts(path: Path, before: FileState) -> FileState:
     state = FileState()
     for context in dict.fromkeys(kc.contexts(config)):
         try:
-            state.contexts[context] = kc.single(
-                config, context, base=path.resolve().parent, inline_token=True
-            )
+            state.contexts[context] = usable(config, context, path.resolve().parent)
         except kc.KubeconfigError as error:
             state.bad[context] = str(error)
             if context in before.contexts:
@@ -134,7 +139,7 @@ class FileProviderTask:
             watcher.close()
 
     async def _read(self, expansion: Expansion) -> Reading:
-        lost = [Path(problem.source) for problem in expansion.problems]
+        lost = [Path(problem.source) for problem in expansion.lost]
         states: dict[Path, FileState] = {}
         for path in expansion.files:
             before = self._states.get(path) or FileState()
@@ -151,8 +156,8 @@ class FileProviderTask:
             Candidate(str(path), context) for path, state in self._states.items() for context in state.contexts
         ]
         names, notes = assign(candidates, self._holders())
-        problems = [*expansion.problems, *(Problem(c.path, message) for c, message in notes)]
-        unreadable = [problem.source for problem in expansion.problems]
+        problems = [*expansion.lost, *expansion.notes, *(Problem(c.path, message) for c, message in notes)]
+        unreadable = [problem.source for problem in expansion.lost]
         for path, state in self._states.items():
             if state.problem:
                 problems.append(Problem(str(path), state.problem))

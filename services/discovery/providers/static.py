@@ -9,7 +9,7 @@ from typing import Any
 
 from services.common.kube import kubeconfig as kc
 from services.discovery.config import StaticCluster
-from services.discovery.providers.base import Found, Problem, Publish, Reading, found
+from services.discovery.providers.base import Found, Problem, Publish, Reading, found, usable
 from services.discovery.providers.watcher import FolderWatcher
 
 
@@ -25,13 +25,17 @@ class StaticProviderTask:
     async def run(self, publish: Publish) -> None:
         """Read, publish, wait for a change, again."""
         watcher = FolderWatcher(self._rescan) if self._rescan else FolderWatcher()
+        folders = await asyncio.to_thread(self._folders)
         try:
             while True:
-                watcher.watch({Path(c.kubeconfig).expanduser().absolute().parent for c in self._clusters})
+                watcher.watch(folders)
                 publish(await asyncio.to_thread(self._read))
                 await watcher.changed()
         finally:
             watcher.close()
+
+    def _folders(self) -> set[Path]:
+        return {Path(cluster.kubeconfig).expanduser().absolute().parent for cluster in self._clusters}
 
     def _read(self) -> Reading:
         clusters: list[Found] = []
@@ -57,7 +61,7 @@ class StaticProviderTask:
         """Read one file; return what is wrong with it, and keep what was read before."""
         try:
             config = kc.parse(path.read_bytes())
-            self._last[name] = kc.single(config, base=path.resolve().parent, inline_token=True)
+            self._last[name] = usable(config, None, path.resolve().parent)
         except OSError as error:
             return f"cannot be read: {error.strerror}"
         except kc.KubeconfigError as error:

@@ -1,0 +1,192 @@
+"""What discovery knows about one cluster, and its shapes: the gRPC message and the `Cluster` object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from reclock.discovery.v1 import discovery_pb2
+from services.common.errors import cut
+from services.discovery.providers.base import Found
+
+REACHABLE, READY, CONFIGURED = "Reachable", "Ready", "Configured"
+API_VERSION = "reclock.dev/v1alpha1"
+
+
+def now() -> datetime:
+    """Current time, in whole seconds as metav1.Time."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+@dataclass(slots=True)
+class Condition:
+    """A metav1.Condition."""
+
+    status: str
+    reason: str
+    message: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What belongs to the operator: metadata and spec of the `Cluster` object."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether the operator has set nothing."""
+        kept = {key for key in self.annotations if not key.startswith("kubectl.kubernetes.io/")}
+        return not (self.labels or kept or self.taints)
+
+
+@dataclass(slots=True)
+class Record:
+    """One cluster. Owned by the registry."""
+
+    name: str
+    provider: str
+    source: str
+    server: str = ""
+    found: Found | None = None
+    """None: known from before the restart, not found yet."""
+    uid: str = ""
+    kube_version: str = ""
+    latency_us: int = 0
+    conditions: dict[str, Condition] = field(default_factory=dict)
+    engaged_at: datetime | None = None
+    unreachable_since: datetime | None = None
+    forgotten: bool = False
+    operator: Operator = field(default_factory=Operator)
+    same_as: str = ""
+    """Name of the engaged record that turned out to be the same cluster; this one is then not streamed."""
+
+    def set_condition(self, kind: str, status: str, reason: str, message: str) -> bool:
+        """Set a condition; say whether it changed."""
+        message = cut(message, 1000)
+        old = self.conditions.get(kind)
+        if old is not None and (old.status, old.reason, old.message) == (status, reason, message):
+            return False
+        since = old.since if old is not None and old.status == status else now()
+        self.conditions[kind] = Condition(status, reason, message, since)
+        return True
+
+    def is_true(self, kind: str) -> bool:
+        """Whether a condition is True."""
+        condition = self.conditions.get(kind)
+        return condition is not None and condition.status == "True"
+
+    @property
+    def provider_labels(self) -> Mapping[str, str]:
+        """Labels that the provider knows."""
+        return self.found.labels if self.found is not None else {}
+
+
+def to_proto(record: Record) -> Any:
+    """Return the discovery_pb2.Cluster, without access and version."""
+    cluster = discovery_pb2.Cluster(
+        name=record.name, provider=record.provider, source=record.source, uid=record.uid,
+        labels={**record.provider_labels, **record.operator.labels},
+        annotations=dict(record.operator.annotations), kube_version=record.kube_version,
+        server=record.server, latency_us=record.latency_us, forgotten=record.forgotten,
+    )  # fmt: skip
+    for kind, condition in sorted(record.conditions.items()):
+        message = cluster.conditions.add(
+            type=kind, status=condition.status, reason=condition.reason, message=condition.message
+        )
+        message.last_transition.FromDatetime(condition.since)
+    for taint in record.operator.taints:
+        added = cluster.taints.add(
+            key=str(taint.get("key", "")), value=str(taint.get("value") or ""),
+            effect=str(taint.get("effect", "")),
+        )  # fmt: skip
+        if (stamp := _time(taint.get("timeAdded"))) is not None:
+            added.added_at.FromDatetime(stamp)
+    if record.engaged_at is not None:
+        cluster.engaged_at.FromDatetime(record.engaged_at)
+    if record.unreachable_since is not None:
+        cluster.unreachable_since.FromDatetime(record.unreachable_since)
+    return cluster
+
+
+def _stamp(time: datetime | None) -> str | None:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if time is not None else None
+
+
+def _time(text: Any) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return None
+
+
+def to_status(record: Record) -> dict[str, Any]:
+    """Return `status` of the `Cluster` object."""
+    status: dict[str, Any] = {
+        "provider": record.provider, "source": record.source, "server": record.server, "uid": record.uid,
+        "kubeVersion": record.kube_version, "latency": show_latency(record.latency_us),
+        "engagedAt": _stamp(record.engaged_at), "unreachableSince": _stamp(record.unreachable_since),
+        "forgotten": record.forgotten or None,
+        "conditions": [
+            {"type": kind, "status": c.status, "reason": c.reason, "message": c.message,
+             "lastTransitionTime": _stamp(c.since)}
+            for kind, c in sorted(record.conditions.items())
+        ],
+    }  # fmt: skip
+    return {key: value for key, value in status.items() if value not in (None, "", [])}
+
+
+def show_latency(latency_us: int) -> str:
+    """`1.2ms`; "" before the first probe."""
+    return f"{latency_us / 1000:.1f}ms" if latency_us else ""
+
+
+def operator_part(obj: Mapping[str, Any], provider_labels: Mapping[str, str]) -> Operator:
+    """Return what of a `Cluster` object is the operator's: labels that only repeat the provider's are not."""
+    metadata = obj.get("metadata") or {}
+    labels = metadata.get("labels") or {}
+    taints = (obj.get("spec") or {}).get("taints") or []
+    return Operator(
+        {key: value for key, value in labels.items() if provider_labels.get(key) != value},
+        dict(metadata.get("annotations") or {}),
+        tuple(taint for taint in taints if isinstance(taint, dict)),
+    )
+
+
+def from_object(obj: Mapping[str, Any]) -> Record | None:
+    """Return the record that a `Cluster` object keeps; None where discovery never wrote its status."""
+    status = obj.get("status") or {}
+    name = (obj.get("metadata") or {}).get("name")
+    if not name or not status.get("provider"):
+        return None
+    record = Record(name, str(status["provider"]), str(status.get("source", "")), str(status.get("server", "")))
+    record.uid = str(status.get("uid", ""))
+    record.kube_version = str(status.get("kubeVersion", ""))
+    record.engaged_at = _time(status.get("engagedAt"))
+    record.unreachable_since = _time(status.get("unreachableSince"))
+    record.forgotten = bool(status.get("forgotten"))
+    for item in status.get("conditions") or []:
+        since = _time(item.get("lastTransitionTime")) or now()
+        record.conditions[str(item.get("type"))] = Condition(
+            str(item.get("status", "Unknown")), str(item.get("reason", "")), str(item.get("message", "")), since
+        )
+    record.operator = operator_part(obj, {})
+    return record
+
+
+def to_object(record: Record) -> dict[str, Any]:
+    """Return the whole `Cluster` object, as the state file keeps it."""
+    return {
+        "apiVersion": API_VERSION, "kind": "Cluster",
+        "metadata": {"name": record.name, "labels": dict(record.operator.labels),
+                     "annotations": dict(record.operator.annotations)},
+        "spec": {"taints": [dict(taint) for taint in record.operator.taints]},
+        "status": to_status(record),
+    }  # fmt: skip
