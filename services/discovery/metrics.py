@@ -22,10 +22,12 @@ PROBES = Histogram(
 WATCHERS = Gauge("reclock_discovery_watchers", "Open WatchClusters streams.")
 
 _reasons: dict[str, str] = {}
+_shown: set[str] = set()
 
 
 def show_cluster(record: Record) -> None:
     """Show the cluster's health."""
+    _shown.add(record.name)
     CLUSTER_REACHABLE.labels(record.name).set(record.is_true(REACHABLE))
     CLUSTER_READY.labels(record.name).set(record.is_true(READY))
     failing = [c for kind in (REACHABLE, READY) if (c := record.conditions[kind]).status != "True"]
@@ -45,6 +47,9 @@ def _drop_reason(cluster: str) -> None:
 
 def forget_cluster(cluster: str) -> None:
     """Drop a departed cluster's series."""
+    if cluster not in _shown:
+        return
+    _shown.discard(cluster)
     _drop_reason(cluster)
     for gauge in (CLUSTER_REACHABLE, CLUSTER_READY):
         gauge.remove(cluster)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
+import msgspec
 
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient
@@ -68,6 +69,7 @@ async def probe(client: KubeClient, timeout: float) -> ProbeResult:
         answer = await client.request("GET", "/readyz", check=False, timeout=timeout)
         return answer.status, answer.body[:2000].decode("utf-8", "replace"), time.perf_counter() - started
 
+    failed: StatusError | None = None
     try:
         async with asyncio.TaskGroup() as group:
             ready = group.create_task(readyz())
@@ -76,7 +78,9 @@ async def probe(client: KubeClient, timeout: float) -> ProbeResult:
                 client.request("GET", NAMESPACES.path(None, "kube-system"), check=False, timeout=timeout)
             )
     except* StatusError as errors:
-        return unreachable(_first(errors))
+        failed = _first(errors)
+    if failed is not None:
+        return unreachable(failed)
     status, text, latency = ready.result()
     found = version.result()
     git = ""
@@ -87,8 +91,8 @@ async def probe(client: KubeClient, timeout: float) -> ProbeResult:
             return ProbeResult(False, False, "NotKubernetes", "its /version is no Kubernetes version")
     uid, problem, message = _uid(system.result().status, system.result().body, client.label)
     if not problem and status != 200 and status not in (401, 403):
-        failed = [line for line in text.splitlines() if line.startswith("[-]")]
-        problem, message = "NotReady", f"/readyz: HTTP {status}: {'; '.join(failed) or text[:200]}"
+        checks = [line for line in text.splitlines() if line.startswith("[-]")]
+        problem, message = "NotReady", f"/readyz: HTTP {status}: {'; '.join(checks) or text[:200]}"
     return ProbeResult(
         True, not problem, problem or "ReadyzOk", message, git, uid, max(1, int(latency * 1_000_000))
     )
@@ -102,8 +106,6 @@ def _first(errors: BaseExceptionGroup[StatusError]) -> StatusError:
 def _uid(status: int, body: bytes, label: str) -> tuple[str, str, str]:
     """Return (uid, reason, message) out of the answer for kube-system."""
     if status == 200:
-        import msgspec
-
         try:
             return str(msgspec.json.decode(body)["metadata"]["uid"]), "", ""
         except (msgspec.DecodeError, KeyError, TypeError):

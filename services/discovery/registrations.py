@@ -1,0 +1,158 @@
+"""Clusters that were registered over gRPC: kept in a Secret on the host, and in the state file.
+
+A provider (`static`, source `registered`). Its first reading comes when the Secret, or without it the state
+file, has been read, so that a restart disengages nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from services.common.errors import StatusError, unavailable
+from services.common.kube.client import KubeClient
+from services.common.kube.resource import NAMESPACES, SECRETS
+from services.common.tasks import Backoff
+from services.discovery.providers.base import Problem, Publish, Reading, found
+from services.discovery.state import State, registration
+
+log = logging.getLogger(__name__)
+
+NAMESPACE, SECRET = "reclock-system", "registered-clusters"
+ID = "static#registered"
+HOST_WAIT = 5.0
+"""Seconds that the Secret is waited for before the state file's registrations are taken."""
+
+
+class Registrations:
+    """Owned by the event loop; changes are serialised by a lock."""
+
+    def __init__(
+        self, host: KubeClient | None, state: State, save: Callable[[], None], *, durable_file: bool
+    ) -> None:
+        self.id = ID
+        self._host = host
+        self._save = save
+        self._durable_file = durable_file
+        self.known: dict[str, dict[str, Any]] = dict(state.registrations)
+        self.unsaved = state.unsaved
+        self._loaded = host is None
+        self._changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    async def run(self, publish: Publish) -> None:
+        """Publish the registrations; with a host, read the Secret as soon as it can be."""
+        loader = asyncio.create_task(self._load(), name="registrations/load") if self._host else None
+        try:
+            if loader is not None:
+                await asyncio.wait({loader}, timeout=HOST_WAIT)
+            while True:
+                publish(self._reading())
+                await self._changed.wait()
+                self._changed.clear()
+        finally:
+            if loader is not None:
+                loader.cancel()
+
+    def _reading(self) -> Reading:
+        clusters = tuple(
+            found(name, entry["kubeconfig"], "registered", entry.get("labels"))
+            for name, entry in sorted(self.known.items())
+        )
+        if self._loaded:
+            return Reading(clusters)
+        problem = Problem("registered", "the host cannot be read yet; known registrations are kept")
+        return Reading(clusters, (problem,), ("registered",))
+
+    async def _load(self) -> None:
+        """Read the Secret; registrations made while the host was away go there instead."""
+        backoff = Backoff(initial=0.5, maximum=15.0)
+        while True:
+            try:
+                async with self._lock:
+                    if self.unsaved:
+                        await self._write_secret()
+                        self.unsaved = False
+                    else:
+                        self.known = await self._read_secret()
+                    self._loaded = True
+            except StatusError as error:
+                log.debug("registrations cannot be read from the host: %s", error.message)
+                await backoff.wait()
+                continue
+            self._save()
+            self._changed.set()
+            return
+
+    async def _read_secret(self) -> dict[str, dict[str, Any]]:
+        assert self._host is not None
+        try:
+            secret = await self._host.get(SECRETS, NAMESPACE, SECRET)
+        except StatusError as error:
+            if error.code == 404:
+                return {}
+            raise
+        known: dict[str, dict[str, Any]] = {}
+        for name, value in (secret.get("data") or {}).items():
+            try:
+                known[name] = msgspec.json.decode(base64.b64decode(value))
+            except (msgspec.DecodeError, ValueError):
+                log.error("Secret %s/%s: key %s holds no registration; left out", NAMESPACE, SECRET, name)
+        return known
+
+    async def _write_secret(self) -> None:
+        assert self._host is not None
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        try:
+            await self._host.create(NAMESPACES, None, namespace)
+        except StatusError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        data = {
+            name: base64.b64encode(msgspec.json.encode(entry)).decode() for name, entry in self.known.items()
+        }
+        body = {
+            "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+            "metadata": {"name": SECRET, "namespace": NAMESPACE}, "data": data,
+        }  # fmt: skip
+        await self._host.apply(SECRETS, NAMESPACE, SECRET, body, field_manager="reclock-discovery")
+
+    async def put(self, name: str, kubeconfig: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+        """Add or replace; StatusError (503) where it could be kept nowhere."""
+        async with self._lock:
+            before = dict(self.known)
+            self.known[name] = registration(kubeconfig, labels)
+            await self._keep(before)
+
+    async def remove(self, name: str) -> bool:
+        """Remove; whether there was one."""
+        async with self._lock:
+            before = dict(self.known)
+            if self.known.pop(name, None) is None:
+                return False
+            await self._keep(before)
+            return True
+
+    async def _keep(self, before: dict[str, dict[str, Any]]) -> None:
+        """Make a change durable before it takes effect, else undo it."""
+        if self._host is not None and self._loaded:
+            try:
+                await self._write_secret()
+                self.unsaved = False
+            except StatusError as error:
+                if not self._durable_file:
+                    self.known = before
+                    raise unavailable(f"the registration cannot be kept: {error.message}") from error
+                self.unsaved = True
+        elif self._host is not None:
+            if not self._durable_file:
+                self.known = before
+                raise unavailable("the host cannot be reached, and there is no stateFile to keep it in")
+            self.unsaved = True
+        self._save()
+        self._changed.set()

@@ -1,0 +1,110 @@
+"""The state file: clusters and registrations, for starts without the host. Holds credentials: mode 0600."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+DELAY = 1.0
+"""Seconds over which changes are gathered before they are written."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """Contents of the file."""
+
+    format: int = FORMAT
+    clusters: list[dict[str, Any]] = []
+    """`Cluster` objects."""
+    registrations: dict[str, dict[str, Any]] = {}
+    """Name -> {kubeconfig, labels}."""
+    unsaved: bool = False
+    """Registrations were changed while the host was away, and must be written there."""
+
+
+def load(path: Path) -> State:
+    """Read the file; one that is missing or broken (it is set aside) counts as empty."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return State()
+    except OSError as error:
+        log.error("state file %s cannot be read: %s", path, error.strerror)
+        return State()
+    try:
+        state = msgspec.json.decode(data, type=State)
+        if state.format != FORMAT:
+            raise msgspec.ValidationError(f"format {state.format}")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        aside = path.with_suffix(path.suffix + ".broken")
+        log.error("state file %s is broken (%s); set aside as %s", path, type(error).__name__, aside)
+        os.replace(path, aside)
+        return State()
+    return state
+
+
+def write(path: Path, state: State) -> None:
+    """Write the file as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.new")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.encode(state))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(fresh, path)
+
+
+class StateFile:
+    """Writes the state some time after `mark`; does nothing without a path."""
+
+    def __init__(self, path: str, collect: Callable[[], State]) -> None:
+        self._path = Path(path).expanduser() if path else None
+        self._collect = collect
+        self._dirty = asyncio.Event()
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a file."""
+        return self._path is not None
+
+    def load(self) -> State:
+        """Read it."""
+        return load(self._path) if self._path is not None else State()
+
+    def mark(self) -> None:
+        """Something changed."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Write after changes, until cancelled."""
+        while True:
+            await self._dirty.wait()
+            await asyncio.sleep(DELAY)
+            await self.flush()
+
+    async def flush(self) -> bool:
+        """Write what is not written; say whether all is (a failure is tried again later)."""
+        if self._path is None or not self._dirty.is_set():
+            return True
+        self._dirty.clear()
+        try:
+            await asyncio.to_thread(write, self._path, self._collect())
+        except OSError as error:
+            log.error("state file %s cannot be written: %s", self._path, error.strerror)
+            self._dirty.set()
+            return False
+        return True
+
+
+def registration(kubeconfig: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
+    """The kept shape of one registration."""
+    return {"kubeconfig": dict(kubeconfig), "labels": dict(labels)}
