@@ -1,0 +1,1 @@
+"""Figures, as ratios measured side by side in one run."""

@@ -1,0 +1,28 @@
+"""`make bench`: every script here in turn, one line per figure."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Run all; the exit code is 1 when a script could not run (a figure that is short is no failure)."""
+    print(
+        f"machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
+        flush=True,
+    )
+    failed = 0
+    for script in sorted(Path(__file__).parent.glob("bench_*.py")):
+        print(f"-- {script.stem}", flush=True)
+        failed += (
+            subprocess.run([sys.executable, "-m", f"benchmarks.{script.stem}"], check=False).returncode != 0
+        )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
