@@ -1,0 +1,64 @@
+"""Every error leaves the front as a `metav1.Status`; what is unknown is logged under an id and answered 500."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import uuid
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from services.common.errors import StatusError, internal, request_too_large, timeout
+
+log = logging.getLogger(__name__)
+
+JSON = "application/json"
+
+
+def response(error: StatusError) -> web.Response:
+    """The answer that says `error`."""
+    headers = {"Content-Type": JSON, "Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(error.retry_after)
+    if error.code == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="kubernetes-master"'
+    return web.Response(status=error.code, body=error.body() + b"\n", headers=headers)
+
+
+def from_exception(error: BaseException, what: str) -> StatusError:
+    """Map anything that a handler raised; `what` (method and path) is for the log."""
+    if isinstance(error, StatusError):
+        return error
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return request_too_large(f"Request entity too large: limit is {3 * 1024 * 1024}")
+    if isinstance(error, web.HTTPException):
+        return StatusError(error.status, None, error.reason or "")
+    if isinstance(error, asyncio.TimeoutError):
+        return timeout("the request did not complete in time")
+    identifier = uuid.uuid4().hex[:12]
+    log.error("%s: unexpected error, id %s", what, identifier, exc_info=error)
+    return internal(f"unexpected error, id {identifier} in the aggregator's log")
+
+
+def from_protocol(error: BaseException | None, status: int) -> StatusError:
+    """Map what the HTTP parser refused."""
+    if isinstance(error, LineTooLong):
+        return StatusError(431, "RequestHeaderFieldsTooLarge", "request line or a header is too long")
+    if isinstance(error, HttpProcessingError):
+        return StatusError(400, "BadRequest", f"malformed HTTP request: {error.message.splitlines()[0]}")
+    return StatusError(status, None, "malformed HTTP request" if status < 500 else "")
+
+
+def forbidden_message(verb: str, *, user: str, path: str = "", resource: str = "", group: str = "",
+                      namespace: str = "") -> str:  # fmt: skip
+    """What Kubernetes says about a request that is not allowed; `resource` with its subresource."""
+    if not resource:
+        return f"User {_q(user)} cannot {verb} path {_q(path)}"
+    where = f"in the namespace {_q(namespace)}" if namespace else "at the cluster scope"
+    return f"User {_q(user)} cannot {verb} resource {_q(resource)} in API group {_q(group)} {where}"
+
+
+def _q(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

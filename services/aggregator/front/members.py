@@ -1,0 +1,98 @@
+"""Requests that go to one member: `/clusters/<name>/…` as they are, and tunnels to where an object lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from services.aggregator.front.authz import Attributes, Authorizer
+from services.aggregator.front.identity import member_headers
+from services.aggregator.front.relay import encoded_target
+from services.aggregator.front.server import FrontRequest
+from services.aggregator.front.tunnel import path_with_query, tunnel
+from services.aggregator.types import HOST, Aggregated, Call
+from services.common.errors import MemberUnreachable, StatusError, not_found
+from services.common.fleet import FleetWatcher
+from services.common.kube.client import KubeClient
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import Clock
+
+TUNNELS = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+BARRIER_TIMEOUT = 5.0
+
+
+class Members:
+    """Finds the member and passes requests through."""
+
+    def __init__(self, host: KubeClient, fleet: FleetWatcher, clock: Clock, authorizer: Authorizer) -> None:
+        self._host = host
+        self._fleet = fleet
+        self._clock = clock
+        self._authorizer = authorizer
+
+    def client(self, cluster: str) -> KubeClient:
+        """The client of a cluster by name; 404 for a member that is not in the fleet."""
+        if cluster == HOST:
+            return self._host
+        member = self._fleet.members.get(cluster)
+        if member is None:
+            raise not_found("clusters", cluster, "reclock.dev")
+        return member.client
+
+    async def direct(self, call: Call) -> web.StreamResponse:
+        """Serve `/clusters/<name>/…`: authorised on the host as the verb on `clusters/proxy` of that name.
+
+        The member is called with Reclock's own identity, whoever asks: the right to do this is as good as
+        being its administrator.
+        """
+        cluster = call.info.cluster
+        assert cluster is not None
+        await self._authorizer.require(
+            call.user,
+            Attributes(_verb(call), "", "reclock.dev", "v1alpha1", "clusters", "proxy", "", cluster),
+        )
+        request = call.request
+        assert isinstance(request, FrontRequest)
+        raw_path, query = encoded_target(request)
+        inner = "/" + "/".join(raw_path.lstrip("/").split("/")[2:])
+        return await tunnel(call, self.client(cluster), path_with_query(inner, query))
+
+    async def object_tunnel(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
+        """Pass a log, exec, attach, portforward or proxy request on to the member that holds the object."""
+        cluster = await self._cluster_of(call, aggregated)
+        call.audit["cluster"] = cluster
+        identity = member_headers(call, aggregated) if cluster != HOST else None
+        request = call.request
+        assert isinstance(request, FrontRequest)
+        path, query = encoded_target(request)
+        return await tunnel(call, self.client(cluster), path_with_query(path, query), identity)
+
+    async def _cluster_of(self, call: Call, aggregated: Aggregated) -> str:
+        info = call.info
+        name = object_name(info.name) if info.subresource == "proxy" else info.name
+        resource = self._clock.get(aggregated.group, aggregated.resource)
+        if resource is None:
+            raise MemberUnreachable(f"{aggregated.key} is not followed yet")
+        marker = resource.shown(info.namespace, name)
+        if marker is None:
+            # Whoever was told of the object was told from a log: one read of the log's end is enough to know it.
+            await resource.snapshot(timeout=BARRIER_TIMEOUT)
+            marker = resource.shown(info.namespace, name)
+        if marker is None:
+            raise not_found(info.resource, name, info.group)
+        return str(marker.cluster)
+
+
+def object_name(name: str) -> str:
+    """The object's name in `[scheme:]name[:port]`, as the proxy subresource takes it."""
+    parts = name.split(":")
+    return parts[1] if len(parts) == 3 else parts[0]
+
+
+def _verb(call: Call) -> str:
+    verb = call.info.verb
+    if not verb:
+        raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    return verb

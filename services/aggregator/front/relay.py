@@ -1,0 +1,121 @@
+"""Passes a request on to a cluster and its answer back, streamed, with hop-by-hop headers left out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import cast
+
+import aiohttp
+from aiohttp import web
+from multidict import CIMultiDict
+
+from services.aggregator.front.server import MAX_BODY, FrontRequest
+from services.common.errors import MemberUnreachable, StatusError
+from services.common.kube.client import KubeClient
+
+HOP_BY_HOP = frozenset({
+    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
+    "transfer-encoding", "upgrade",
+})  # fmt: skip
+_OURS = HOP_BY_HOP | {"host", "content-length", "authorization", "expect", "traceparent", "tracestate"}
+"""Not passed on: of this connection, or replaced by our own."""
+_IDENTITY = ("impersonate-", "x-remote-")
+"""Never passed on from a client: they would name a user."""
+
+BUFFER_LIMIT = 256 * 1024
+"""Answers of known length up to this are sent in one piece."""
+
+
+def request_headers(request: web.BaseRequest, extra: Mapping[str, str] | None = None) -> CIMultiDict[str]:
+    """Headers to pass on; `extra` (who the user is) is added last."""
+    named = _named_by_connection(request.headers.getall("Connection", ()))
+    out: CIMultiDict[str] = CIMultiDict()
+    for key, value in request.headers.items():
+        lowered = key.lower()
+        if lowered in _OURS or lowered in named or lowered.startswith(_IDENTITY):
+            continue
+        out.add(key, value)
+    if request.remote:
+        before = out.pop("X-Forwarded-For", "")
+        out["X-Forwarded-For"] = f"{before}, {request.remote}" if before else request.remote
+    if extra:
+        out.extend(extra)
+    return out
+
+
+def response_headers(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """Headers of an answer to pass back."""
+    return CIMultiDict((key, value) for key, value in headers.items() if key.lower() not in HOP_BY_HOP)
+
+
+def _named_by_connection(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(part.strip().lower() for value in values for part in value.split(","))
+
+
+async def relay(
+    request: FrontRequest,
+    client: KubeClient,
+    path: str,
+    query: str,
+    *,
+    identity: Mapping[str, str] | None = None,
+) -> web.StreamResponse:
+    """Send the request to `path` of a cluster, as `identity` (impersonation headers), and stream the answer.
+
+    Status, headers and bytes stay as they are. Raises MemberUnreachable while nothing has been sent; later the
+    connection is broken off, which is how HTTP shows an answer cut short.
+    """
+    headers = request_headers(request, identity)
+    body = await request_body(request)
+    # No time limit of ours: watches and logs last; the cluster ends what should end.
+    async with client.stream(
+        request.method, path, query=query, body=body, headers=headers, raw=True, check=False
+    ) as upstream:
+        return await send_back(request, upstream)
+
+
+async def send_back(request: FrontRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Stream an answer to the client as it comes."""
+    headers = response_headers(upstream.headers)
+    length = upstream.content_length
+    if request.method != "HEAD" and length is not None and length <= BUFFER_LIMIT:
+        headers.popall("Content-Length", None)
+        return web.Response(
+            status=upstream.status, reason=upstream.reason, headers=headers, body=await upstream.read()
+        )
+    response = web.StreamResponse(status=upstream.status, reason=upstream.reason, headers=headers)
+    await response.prepare(request)
+    try:
+        async for chunk in upstream.content.iter_any():
+            await response.write(chunk)
+    except (aiohttp.ClientError, MemberUnreachable) as error:
+        raise ConnectionAbortedError("the cluster broke its answer off") from error
+    await response.write_eof()
+    return response
+
+
+async def request_body(request: FrontRequest) -> bytes | None:
+    """The body to pass on: None without one, bytes up to what Kubernetes takes, a stream beyond that."""
+    if not request.can_read_body:
+        return None
+    length = request.content_length
+    if length is not None and length <= MAX_BODY:
+        return await request.read()
+    # Uploads into a pod's own server may be of any size. KubeClient hands the body to aiohttp, which takes iterators.
+    return cast(bytes, _chunks(request))
+
+
+async def _chunks(request: FrontRequest) -> AsyncIterator[bytes]:
+    async for chunk in request.content.iter_any():
+        yield chunk
+
+
+def encoded_target(request: FrontRequest) -> tuple[str, str]:
+    """Path and query as they stand in the request line (absolute-form targets reduced to their path)."""
+    url = request.rel_url
+    return url.raw_path, url.raw_query_string
+
+
+def gone_midway(request: FrontRequest, error: StatusError) -> StatusError | ConnectionError:
+    """What to raise for `error`: once the answer has begun only breaking it off is left."""
+    return ConnectionAbortedError(error.message) if request.started else error

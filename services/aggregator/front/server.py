@@ -1,0 +1,182 @@
+"""The HTTP/1.1 server under the front: aiohttp's, with what an API server needs besides.
+
+- a connection's verified certificate is looked at once, not per request;
+- a request head must arrive within HEAD_TIMEOUT seconds (slow-loris);
+- a handler can take the connection over (`take_over`) and pipe bytes: upgrades of any protocol;
+- what the parser refuses is answered with a Status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from aiohttp import StreamReader, web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
+from aiohttp.web_protocol import RequestHandler
+
+from services.aggregator.front import errors
+from services.aggregator.front.certificates import Authorities, Peer
+from services.aggregator.front.pipes import ClientPipe
+from services.aggregator.types import Call
+
+HEAD_TIMEOUT = 20.0
+KEEPALIVE = 180.0
+"""Seconds that an idle connection is kept: longer than client-go's 90, so that the client closes first."""
+MAX_HEADER = 64 * 1024
+MAX_BODY = 3 * 1024 * 1024
+
+Handler = Callable[["FrontRequest"], Awaitable[web.StreamResponse]]
+
+
+class FrontRequest(web.Request):
+    """A request that knows its call; headers that every answer carries are added when it starts."""
+
+    call: Call | None = None
+
+    @property
+    def connection(self) -> FrontProtocol:
+        """The connection that the request came on."""
+        return cast(FrontProtocol, self.protocol)
+
+    @property
+    def started(self) -> bool:
+        """Whether some of the answer has been sent."""
+        return bool(self._payload_writer.output_size)
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        headers = response.headers
+        headers.pop("Server", None)
+        headers.setdefault("Audit-Id", self.audit_id)
+        headers.setdefault("Cache-Control", "no-cache, private")
+        if self.call is not None:
+            for text in self.call.warnings:
+                headers.add("Warning", warning(text))
+
+    @property
+    def audit_id(self) -> str:
+        """The client's id of this request, or one made up now; the same for the whole request."""
+        found = self._cache.get("audit_id")
+        if found is None:
+            found = self._cache["audit_id"] = self.headers.get("Audit-ID", "")[:64] or str(uuid.uuid4())
+        return str(found)
+
+
+def warning(text: str) -> str:
+    """The value of a `Warning` header, as Kubernetes writes it."""
+    clean = "".join(character for character in text if character >= " " and character != "\x7f")
+    return '299 - "{}"'.format(clean.replace("\\", "\\\\").replace('"', '\\"'))
+
+
+class FrontProtocol(RequestHandler):
+    """One client connection."""
+
+    __slots__ = ("_head_timer", "_peer", "_pipe", "authorities")
+
+    def __init__(self, manager: FrontServer, **options: Any) -> None:
+        super().__init__(manager, **options)
+        self.authorities = manager.authorities
+        self._peer: Peer | bool | None = False  # False: not looked at yet
+        self._pipe: ClientPipe | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def peer(self) -> Peer | None:
+        """Who the client's certificate says it is."""
+        if self._peer is False:
+            self._peer = None
+            tls = self.transport.get_extra_info("ssl_object") if self.transport else None
+            certificate = tls.getpeercert() if tls is not None else None
+            if tls is not None and certificate:
+                self._peer = self.authorities.peer(certificate, tls.getpeercert(binary_form=True))
+        return cast("Peer | None", self._peer)
+
+    def take_over(self) -> ClientPipe:
+        """Give the connection to the running handler: from now on bytes pass as they come."""
+        assert self.transport is not None and self._pipe is None
+        pipe = self._pipe = ClientPipe(self, self.transport)
+        tail, self._message_tail = self._message_tail, b""
+        self._upgraded = False
+        if tail:
+            pipe.feed(tail)
+        elif self._buffer_paused or self._reading_paused:
+            self._buffer_paused = self._reading_paused = False
+            self.transport.resume_reading()
+        return pipe
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_late)
+
+    def data_received(self, data: bytes) -> None:
+        if self._pipe is not None:
+            self._pipe.feed(data)
+            return
+        super().data_received(data)
+        waiting = self._waiter is not None and not self._waiter.done()
+        if not waiting:
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif self._head_timer is None:
+            self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_late)
+
+    def _head_late(self) -> None:
+        self._head_timer = None
+        if self._pipe is None and self._waiter is not None and not self._waiter.done():
+            self.force_close()
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        # True keeps our direction open (TCP only; TLS has no half-close here).
+        return self._pipe.feed_eof() if self._pipe is not None else None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+        if self._pipe is not None:
+            self._pipe.lost()
+        super().connection_lost(exc)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:  # fmt: skip
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun: an error can only be shown by closing")
+        error = errors.from_exception(exc, "request") if status >= 500 and exc else errors.from_protocol(exc, status)
+        answer = errors.response(error)
+        answer.force_close()
+        return answer
+
+
+class FrontServer(web.Server):
+    """Makes a FrontProtocol per connection and a FrontRequest per request."""
+
+    def __init__(self, handler: Handler, authorities: Authorities) -> None:
+        super().__init__(
+            cast(Any, handler),
+            request_factory=self._request,
+            # A client that leaves ends its watch at once, not at the next event. Writes are shielded (dispatch).
+            handler_cancellation=True,
+            keepalive_timeout=KEEPALIVE,
+            access_log=None,
+            max_line_size=MAX_HEADER,
+            max_field_size=MAX_HEADER,
+            max_headers=256,
+            auto_decompress=False,
+            lingering_time=2.0,
+            read_bufsize=256 * 1024,
+        )
+        self.authorities = authorities
+
+    def __call__(self) -> RequestHandler:
+        return FrontProtocol(self, loop=self._loop, **self._kwargs)
+
+    def _request(
+        self, message: RawRequestMessage, payload: StreamReader, protocol: RequestHandler,
+        writer: AbstractStreamWriter, task: asyncio.Task[None],
+    ) -> web.BaseRequest:  # fmt: skip
+        return FrontRequest(message, payload, protocol, writer, task, self._loop, client_max_size=MAX_BODY)
