@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from deploy.local.errors import FleetFailed
 from deploy.local.paths import bin_dir
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+#: Older ones lack the progress requests by which an API server reads from its cache; PATH often has one.
+ETCD_MINIMUM = (3, 5, 13)
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
 
 
@@ -50,10 +54,21 @@ class Binaries:
 def lookup(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The path of one program in the documented order; None when it is nowhere."""
     places = [environ.get(ASSETS_VARIABLE, ""), environ.get("PATH", ""), str(bin_dir(environ))]
-    for place in filter(None, places):
-        if path := shutil.which(name, path=place):
+    for directory in (entry for place in places for entry in place.split(os.pathsep) if entry):
+        path = shutil.which(name, path=directory)
+        if path and (name != "etcd" or etcd_version(path) >= ETCD_MINIMUM):
             return Path(path).resolve()
     return None
+
+
+def etcd_version(path: str) -> tuple[int, ...]:
+    """The version an etcd says it is; () when it says none."""
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    found = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", said)
+    return tuple(int(part) for part in found.groups()) if found else ()
 
 
 def kubectl(environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from deploy.local.binaries import lookup
 from deploy.local.changes import ChangesFailed, apply_changes
 from deploy.local.gotool import GoMissing, find_go
 from deploy.local.paths import KUBERNETES_VERSION, bin_dir, cache_dir
@@ -49,13 +50,19 @@ def built_digests(directory: Path) -> dict[str, str]:
 
 
 def missing(directory: Path) -> list[Recipe]:
-    """The recipes whose binary is absent or was made by another recipe."""
+    """The recipes whose binary is absent or was made by another recipe, and which no other place offers."""
     digests = built_digests(directory)
-    return [
+    stale = [
         recipe
         for recipe in RECIPES
         if digests.get(recipe.binary) != recipe.digest() or not os.access(directory / recipe.binary, os.X_OK)
     ]
+    found = {recipe.binary: lookup(recipe.binary) for recipe in stale}
+    return [recipe for recipe in stale if (path := found[recipe.binary]) is None or _is_in(path, directory)]
+
+
+def _is_in(path: Path, directory: Path) -> bool:
+    return path.parent == directory.resolve()
 
 
 @contextlib.contextmanager
@@ -138,7 +145,8 @@ def build() -> Path:
     """Builds what is missing and returns the directory of the binaries."""
     target = bin_dir()
     if not missing(target):
-        say(f"Kubernetes {KUBERNETES_VERSION}, etcd and KWOK are built: {target}")
+        places = sorted({str(path.parent) for recipe in RECIPES if (path := lookup(recipe.binary))})
+        say(f"Kubernetes {KUBERNETES_VERSION}, etcd and KWOK are there: {', '.join(places)}")
         return target
     target.mkdir(parents=True, exist_ok=True)
     with one_builder(cache_dir()):

@@ -12,7 +12,7 @@ import fnmatch
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +104,7 @@ def ask(path: Path, op: str, name: str = "", timeout: float = 180.0) -> dict[str
 
 
 @contextlib.contextmanager
-def _short_path(path: Path) -> Any:
+def _short_path(path: Path) -> Iterator[str]:
     """The path of a socket, through a descriptor of its directory: socket paths end at 107 bytes."""
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import time
@@ -57,6 +58,7 @@ class Fleet:
         self._usual_ports = usual_ports
         self._say = say
         self._ports = Ports()
+        self._numbers = itertools.count()
         self._binaries = Binaries.find()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -125,6 +127,14 @@ class Fleet:
         self.write_json()
         return cluster
 
+    async def remove_member(self, name: str) -> None:
+        """Ends a member for good; its kubeconfigs go first, so that discovery lets go of it."""
+        cluster = self.members.pop(name)
+        for path in (self.layout.member_kubeconfig(name), self.layout.cluster_kubeconfig(name)):
+            path.unlink(missing_ok=True)
+        await cluster.stop(grace=0)
+        self.write_json()
+
     def write_json(self) -> None:
         """Refreshes `fleet.json`."""
         write_private(self.layout.fleet_json, json.dumps(self.describe(), indent=1) + "\n")
@@ -192,7 +202,7 @@ class Fleet:
             logs=self.layout.logs,
             binaries=self._binaries,
             ports=self._ports,
-            number=0 if name == HOST else len(self.members) + 1,
+            number=next(self._numbers),
             nodes=nodes,
             keep_alive=self._keep_alive,
         )

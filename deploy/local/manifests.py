@@ -46,7 +46,7 @@ async def _established(host: Api, crds: Iterable[dict[str, Any]]) -> str | None:
     for crd in crds:
         name = crd["metadata"]["name"]
         got = await host.request("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
-        conditions = got.get("status", {}).get("conditions", [])
+        conditions = got.get("status", {}).get("conditions") or []  # null at first
         if not any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
             return f"{name}: {[(c['type'], c['status'], c.get('message', '')) for c in conditions]}"
     return None

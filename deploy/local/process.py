@@ -26,6 +26,7 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _RESTART_FIRST, _RESTART_MOST = 0.5, 10.0
 _STEADY_SECONDS = 30.0
+_HOPELESS_RESTARTS = 5
 
 
 class ProcessFailed(FleetFailed):
@@ -102,9 +103,11 @@ class Process:
     async def wait_ready(self, timeout: float = 90.0) -> None:
         """Returns when the readiness probe answers; raises ProcessFailed when it ended or takes too long."""
         deadline = time.monotonic() + timeout
+        enough = self.restarts + _HOPELESS_RESTARTS
         reason: str | None = "not asked yet"
         while True:
-            if not self.running and not (self.keep_alive and self._wanted):
+            gone = not self.running and not (self.keep_alive and self._wanted)
+            if gone or self.restarts >= enough:
                 code = self._child.returncode if self._child else None
                 raise ProcessFailed(f"{self.name} ended (code {code}):\n{self.log_tail()}")
             if self.running:
