@@ -181,10 +181,12 @@ class KubeClient:
             credentials = await self._fresh(what)
             out = CIMultiDict({"User-Agent": self.user_agent, "Accept": JSON})
             if headers:
-                # Not `update`: a name may come several times (Impersonate-Group), which a MultiDict keeps.
+                # Not `update`: a name may come several times (Impersonate-Group), in a plain dict spelled with other
+                # capitals. aiohttp keeps repeated names only where they are spelled alike.
                 for key in headers:
                     out.pop(key, None)
-                out.extend(headers)
+                for key, value in headers.items():
+                    out.add(key.title(), value)
             if credentials.authorization:
                 out["Authorization"] = credentials.authorization
             telemetry.inject(out)
