@@ -1,0 +1,39 @@
+"""Time, so that tests can move it: a wall clock for what is stored, a monotonic one for what is not."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def now(self) -> datetime:
+        """Wall clock, UTC: for times that outlive the process."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back: for time-outs inside the process."""
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def now(self) -> datetime:
+        """See Clock."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """See Clock."""
+        return time.monotonic()
+
+
+def write(moment: datetime) -> str:
+    """Write a time as `metav1.Time` does: whole seconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def read(text: str | None) -> datetime | None:
+    """Read a `metav1.Time`, or None where it is absent; ValueError when it is no time."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None

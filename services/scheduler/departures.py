@@ -1,0 +1,139 @@
+"""Why a placed workload must leave a cluster: loss, drain, conflict, pods that find no node.
+
+Rule 4: nothing happens until the time-out counted from the first disconnect, nor while most members are away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from services.scheduler.fleet import Fleet
+from services.scheduler.matching import eviction
+from services.scheduler.policy import Policy
+from services.scheduler.workload import SINGLE, Workload
+
+CLUSTER_LOST, DRAINED, CONFLICT, UNSCHEDULABLE = "ClusterLost", "Drained", "Conflict", "PodsUnschedulable"
+RECHECK = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds, when the policy names none."""
+
+    admit: float = 10.0
+    worker_lost: float = 900.0
+    pods_ready: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """One cluster that the workload leaves."""
+
+    cluster: str
+    reason: str
+    message: str
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What must leave now, when to look again, and the clusters that newly left the fleet."""
+
+    departures: list[Departure] = field(default_factory=list)
+    look_at: datetime | None = None
+    newly_missing: list[str] = field(default_factory=list)
+
+    def at(self, moment: datetime) -> None:
+        """Look again at `moment`, or earlier."""
+        self.look_at = moment if self.look_at is None else min(self.look_at, moment)
+
+
+def outlook(workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts, now: datetime) -> Outlook:
+    """Judge every cluster that the workload is placed on."""
+    found = Outlook()
+    for cluster in workload.placement.clusters if workload.placement else ():
+        departure = (
+            _conflict(workload, cluster)
+            or _lost(workload, policy, fleet, timeouts, now, cluster, found)
+            or _drained(workload, policy, fleet, now, cluster, found)
+            or _unschedulable(workload, policy, timeouts, now, cluster, found)
+        )
+        if departure is not None:
+            found.departures.append(departure)
+    return found
+
+
+def _conflict(workload: Workload, cluster: str) -> Departure | None:
+    copy = workload.copies.get(cluster)
+    if copy is None or copy.get("state") != "Conflict":
+        return None
+    return Departure(cluster, CONFLICT, str(copy.get("message") or "a foreign object of the same name is there"))
+
+
+def _lost(
+    workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts, now: datetime, cluster: str, found: Outlook
+) -> Departure | None:
+    member = fleet.members.get(cluster)
+    if member is not None and member.forgotten:
+        return Departure(cluster, CLUSTER_LOST, "an operator said that the cluster will not come back")
+    if member is None:
+        since = workload.lost.get(cluster)
+        if since is None:
+            found.newly_missing.append(cluster)
+            return None
+    elif member.reachable or member.unreachable_since is None:
+        return None
+    else:
+        since = member.unreachable_since
+    limit = policy.worker_lost_timeout or timeouts.worker_lost
+    due = since + timedelta(seconds=limit)
+    if now < due:
+        found.at(due)
+        return None
+    if workload.at_most_once:
+        # Its old pods may still run: only an operator can say that they do not.
+        return None
+    if fleet.most_are_lost():
+        found.at(now + RECHECK)
+        return None
+    return Departure(cluster, CLUSTER_LOST, f"the cluster has been away for more than {limit:g} s")
+
+
+def _drained(
+    workload: Workload, policy: Policy, fleet: Fleet, now: datetime, cluster: str, found: Outlook
+) -> Departure | None:
+    member = fleet.members.get(cluster)
+    if member is None or workload.owner.kind == "Job" or _has_volumes(workload):
+        return None
+    evicted = eviction(member.taints, policy.tolerations, now)
+    if evicted is None:
+        return None
+    if now < evicted.at:
+        found.at(evicted.at)
+        return None
+    return Departure(cluster, DRAINED, f"taint {evicted.taint.key}:{evicted.taint.effect} is not tolerated")
+
+
+def _has_volumes(workload: Workload) -> bool:
+    """Pods with claims stay with their volumes."""
+    pod_sets: Iterable[dict[str, object]] = (workload.obj.get("spec") or {}).get("podSets") or ()
+    return any((item.get("constraints") or {}).get("volumeClaims") for item in pod_sets)  # type: ignore[attr-defined]
+
+
+def _unschedulable(
+    workload: Workload, policy: Policy, timeouts: Timeouts, now: datetime, cluster: str, found: Outlook
+) -> Departure | None:
+    condition = workload.condition("PodsReady")
+    if condition is None or condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
+        return None
+    if policy.type_for(workload.mode) != SINGLE:
+        return None
+    since = datetime.fromisoformat(str(condition.get("lastTransitionTime") or now.isoformat()).replace("Z", "+00:00"))
+    if workload.placement and workload.placement.since and workload.placement.since > since:
+        since = workload.placement.since
+    due = since + timedelta(seconds=policy.pods_ready_timeout or timeouts.pods_ready)
+    if now < due:
+        found.at(due)
+        return None
+    return Departure(cluster, UNSCHEDULABLE, str(condition.get("message") or "its pods find no node there"))

@@ -1,0 +1,368 @@
+"""The state machine of a workload: nominate, reserve, admitted, store the winner, confirm it, release the others.
+
+`reconcile(key)` may be called at any time and as often as one likes: it looks at the stored object and does the
+next step. Every step that counts is a compare-and-swap of the object's status, so a manager that died, or one
+that no longer leads, leaves nothing half done. One key is never worked on twice at once (the queue's promise).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+
+from services.scheduler import policy as policies
+from services.scheduler import writing
+from services.scheduler.clock import Clock
+from services.scheduler.departures import (
+    CLUSTER_LOST,
+    CONFLICT,
+    DRAINED,
+    UNSCHEDULABLE,
+    Departure,
+    Timeouts,
+    outlook,
+)
+from services.scheduler.dispatch import Dispatcher, Outcome, Wish
+from services.scheduler.fleet import Fleet
+from services.scheduler.holds import Holds
+from services.scheduler.policy import Policy
+from services.scheduler.store import StaleError, WorkloadStore
+from services.scheduler.verdict import Verdict
+from services.scheduler.workload import DIVIDED, DUPLICATED, SINGLE, Key, Placement, Workload
+
+log = logging.getLogger(__name__)
+
+RETRIES = 8
+"""Times that a decision is made anew because the object changed under it, before the key is queued again."""
+SOON = 1.0
+WAITING = 30.0
+"""Seconds after which a workload that fits nowhere is tried again, beside the events that wake it."""
+RECHECK = 5.0
+RUNNING_STATES = ("Applied", "Removing")
+
+Observer = Callable[[Workload, str, str, bool], None]
+"""Told what happened to a workload: it, reason, message, whether it is good news."""
+
+
+def _ignore(workload: Workload, reason: str, message: str, good: bool) -> None:
+    """An observer that does not care."""
+
+
+class Engine:
+    """Decides for all workloads; has no task of its own. `policies` may be replaced at any time."""
+
+    def __init__(
+        self, store: WorkloadStore, fleet: Fleet, clock: Clock, *, timeouts: Timeouts | None = None,
+        probe: writing.Probe | None = None, observe: Observer = _ignore, patience: float = 0.3,
+    ) -> None:  # fmt: skip
+        self.store, self.fleet, self.clock = store, fleet, clock
+        self.timeouts = timeouts or Timeouts()
+        self.policies: tuple[Policy, ...] = ()
+        self.holds = Holds(fleet)
+        self.waiting: set[Key] = set()
+        self._dispatcher = Dispatcher(fleet, self.holds, patience=patience)
+        self._probe = probe
+        self._observe = observe
+        self._uids: dict[Key, str] = {}
+
+    # Entry.
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Take the next step; returns after how many seconds to look again, or None."""
+        for _ in range(RETRIES):
+            workload = self.store.get(key)
+            try:
+                return await self._step(key, workload)
+            except StaleError:
+                continue
+        return SOON
+
+    async def _step(self, key: Key, workload: Workload | None) -> float | None:
+        known = self._uids.get(key)
+        if known is not None and (workload is None or workload.uid != known):
+            await self.holds.release(self._uids.pop(key))
+        if workload is None:
+            self.waiting.discard(key)
+            return None
+        self._uids[key] = workload.uid
+        if workload.deleting or workload.finished:
+            self.waiting.discard(key)
+            await self.holds.release(workload.uid)
+            return None
+        if workload.suspended:
+            return await self._suspend(workload)
+        if workload.invalid:
+            return await self._refuse(workload, "Invalid", workload.invalid)
+        policy = self.policy_for(workload)
+        if workload.placement is None:
+            return await self._dispatch(workload, policy)
+        return await self._keep(workload, policy, workload.placement)
+
+    def policy_for(self, workload: Workload) -> Policy:
+        """Return the policy that applies."""
+        ref = workload.owner_ref
+        target = policies.Target(
+            ref.get("apiVersion") or "", workload.owner.kind, workload.key.namespace, workload.owner.name,
+            workload.labels,
+        )  # fmt: skip
+        return policies.choose(self.policies, target)
+
+    # Suspended: the reservation is given back, the placement remembered.
+
+    async def _suspend(self, workload: Workload) -> float | None:
+        self.waiting.discard(workload.key)
+        if workload.placement is not None or not writing.says(workload, "Admitted", "Suspended"):
+            await self.store.patch_status(workload, writing.suspended(workload, self.clock.now()))
+        await self.holds.release(workload.uid)
+        return None
+
+    # Waiting: find a place.
+
+    async def _dispatch(self, workload: Workload, policy: Policy) -> float | None:
+        now = self.clock.now()
+        if workload.requeue_at is not None and now < workload.requeue_at:
+            await self.holds.release(workload.uid)
+            return (workload.requeue_at - now).total_seconds()
+        returned = self._returned(workload)
+        if returned is not None:
+            return await self._place(workload, policy, returned, {}, "its cluster returned")
+        blocked = self._still_running(workload)
+        if blocked and workload.is_true("Evicted"):
+            text = f"waits until its copy on {', '.join(sorted(blocked))} is gone: it must not run twice"
+            return await self._refuse(workload, "CopyRunning", text)
+        wish = self._wish(workload, policy, workload.attempts)
+        found = await self._find(workload, policy, wish)
+        if found.clusters is None:
+            await self.holds.release(workload.uid)
+            return await self._refuse(workload, "NoClusterFits", writing.nowhere(found.verdicts), found.verdicts)
+        placement = Placement(workload.attempts, found.clusters)
+        return await self._place(workload, policy, placement, found.verdicts)
+
+    def _wish(self, workload: Workload, policy: Policy, attempt: int) -> Wish:
+        conflicts = writing.conflicts(workload, self.clock.now())
+        avoid = {name: Verdict(name, CONFLICT, item.message) for name, item in conflicts.items()}
+        remembered = workload.last_placement.clusters if workload.last_placement else {}
+        evicted = workload.condition("Evicted") if workload.is_true("Evicted") else None
+        by_member = evicted is not None and evicted.get("reason") != CLUSTER_LOST
+        return Wish(
+            attempt, policy.admit_timeout or self.timeouts.admit, avoid=avoid,
+            last=tuple(remembered) if by_member else (), remembered={} if evicted else remembered,
+        )  # fmt: skip
+
+    def _returned(self, workload: Workload) -> Placement | None:
+        """Rule 4: a lost cluster that is back before a new winner was stored keeps the workload."""
+        last = workload.last_placement
+        if last is None or not workload.is_true("Evicted"):
+            return None
+        if (workload.condition("Evicted") or {}).get("reason") != CLUSTER_LOST:
+            return None
+        members = [self.fleet.members.get(cluster) for cluster in last.clusters]
+        if not members or any(m is None or not m.reachable or m.forgotten for m in members):
+            return None
+        return Placement(workload.attempts, last.clusters)
+
+    def _still_running(self, workload: Workload) -> set[str]:
+        """Clusters where a copy of a kind that must not run twice may still run."""
+        if not workload.at_most_once:
+            return set()
+        found = {c for c, copy in workload.copies.items() if copy.get("state") in RUNNING_STATES}
+        return {c for c in found if not ((member := self.fleet.members.get(c)) and member.forgotten)}
+
+    async def _find(self, workload: Workload, policy: Policy, wish: Wish) -> Outcome:
+        kind = policy.type_for(workload.mode)
+        if kind == DUPLICATED:
+            return await self._dispatcher.duplicated(workload, policy, wish, self._replicas(workload))
+        if kind == DIVIDED:
+            return await self._dispatcher.divided(workload, policy, wish)
+
+        async def nominated(clusters: Iterable[str]) -> None:
+            await self.store.patch_status(workload, writing.nominated(workload, clusters, self.clock.now()))
+
+        return await self._dispatcher.single(workload, policy, wish, nominated)
+
+    @staticmethod
+    def _replicas(workload: Workload) -> int:
+        """Replicas of each duplicate; a kind that counts by itself (DaemonSet) has none."""
+        return 0 if workload.mode == DUPLICATED else workload.count
+
+    async def _refuse(
+        self, workload: Workload, reason: str, message: str, verdicts: Mapping[str, Verdict] | None = None
+    ) -> float:
+        self.waiting.add(workload.key)
+        # The object may have been written while members were asked (its nominations).
+        workload = self._current(workload)
+        status = writing.refused(workload, reason, message, verdicts or {}, self.clock.now())
+        if status is not None:
+            await self.store.patch_status(workload, status)
+            self._observe(workload, reason, message, False)
+        return WAITING
+
+    def _current(self, workload: Workload) -> Workload:
+        """The newest version, if what a decision rests on is the same in it; StaleError otherwise."""
+        newest = self.store.get(workload.key)
+        if newest is workload:
+            return workload
+        if newest is None or newest.uid != workload.uid or newest.generation != workload.generation:
+            raise StaleError("the workload changed")
+        before = (workload.placement, workload.attempts, workload.deleting, workload.finished)
+        if before != (newest.placement, newest.attempts, newest.deleting, newest.finished):
+            raise StaleError("the workload's status changed")
+        return newest
+
+    async def _place(
+        self, workload: Workload, policy: Policy, placement: Placement, verdicts: Mapping[str, Verdict],
+        note: str = "", departures: Iterable[Departure] = (),
+    ) -> float | None:  # fmt: skip
+        """Store the winner, then confirm it, then release the others."""
+        workload = self._current(workload)
+        now = self.clock.now()
+        status = writing.placed(workload, policy, placement, verdicts, list(departures), now)
+        workload = await self.store.patch_status(workload, status)
+        self.waiting.discard(workload.key)
+        message = writing.admitted_on(placement)
+        self._observe(workload, "Placed", f"{message}: {note}" if note else message, True)
+        return await self._settle(workload, policy, placement)
+
+    async def _settle(self, workload: Workload, policy: Policy, placement: Placement) -> float | None:
+        settled = await self.holds.settle(workload, placement)
+        found = outlook(workload, policy, self.fleet, self.timeouts, self.clock.now())
+        wait = None if found.look_at is None else max((found.look_at - self.clock.now()).total_seconds(), 0.05)
+        return wait if settled else min(wait or SOON, SOON)
+
+    # Placed: pinned, unless something must leave or the size changed.
+
+    async def _keep(self, workload: Workload, policy: Policy, placement: Placement) -> float | None:
+        now = self.clock.now()
+        found = outlook(workload, policy, self.fleet, self.timeouts, now)
+        if found.newly_missing or self._reappeared(workload):
+            status = writing.missing(workload, found.newly_missing, self.fleet.members, now)
+            workload = await self.store.patch_status(workload, status)
+            return 0.0
+        departures = [item for item in found.departures if await self._really(item)]
+        if departures:
+            moved, wait = await self._move(workload, policy, placement, departures)
+            if moved:
+                return wait
+        if self._size_differs(workload, policy, placement):
+            return await self._resize(workload, policy, placement)
+        wait = await self._settle(workload, policy, placement)
+        # What should leave but cannot, or answers after all, is looked at again.
+        return min(wait or RECHECK, RECHECK) if found.departures else wait
+
+    def _reappeared(self, workload: Workload) -> bool:
+        return any(cluster in self.fleet.members for cluster in workload.lost)
+
+    async def _really(self, departure: Departure) -> bool:
+        """Before a loss is acted on the cluster is asked once more: discovery's word may be old."""
+        if departure.reason != CLUSTER_LOST or self._probe is None:
+            return True
+        member = self.fleet.members.get(departure.cluster)
+        return member is None or member.forgotten or not await self._probe(departure.cluster)
+
+    def _size_differs(self, workload: Workload, policy: Policy, placement: Placement) -> bool:
+        kind = policy.type_for(workload.mode)
+        if kind != DUPLICATED:
+            return placement.total != workload.count
+        replicas = self._replicas(workload)
+        if any(count != replicas for count in placement.clusters.values()):
+            return True
+        blocked = self._wish(workload, policy, placement.attempt).avoid
+        return any(
+            member.name not in placement.clusters and member.name not in blocked
+            and not self.fleet.admissions[member.name].problem()
+            for member in self.fleet.candidates(policy).passing
+        )  # fmt: skip
+
+    async def _resize(self, workload: Workload, policy: Policy, placement: Placement) -> float | None:
+        """Follow a changed count: stickily where it is divided, in place where it is single."""
+        kind = policy.type_for(workload.mode)
+        if kind == SINGLE:
+            clusters = dict.fromkeys(list(placement.clusters)[:1], workload.count)
+            if len(placement.clusters) == 1:
+                return await self._place(workload, policy, Placement(placement.attempt, clusters), {}, "resized")
+        wish = self._wish(workload, policy, placement.attempt)
+        wish = Wish(wish.attempt, wish.limit, current=placement.clusters, avoid=wish.avoid)
+        found = await self._find(workload, policy, wish)
+        if found.clusters is None or found.clusters == dict(placement.clusters):
+            if found.clusters is None:
+                text = writing.nowhere(found.verdicts)
+                await self._refuse(workload, "NoClusterFits", f"the new replicas fit nowhere: {text}", found.verdicts)
+            return min(await self._settle(workload, policy, placement) or WAITING, WAITING)
+        fresh = Placement(placement.attempt, found.clusters)
+        return await self._place(workload, policy, fresh, found.verdicts, "resized")
+
+    async def _move(
+        self, workload: Workload, policy: Policy, placement: Placement, departures: list[Departure]
+    ) -> tuple[bool, float | None]:
+        """Give the shares of what must leave to others. (False, …): nothing better was found, it stays."""
+        kind = policy.type_for(workload.mode)
+        leaving = {item.cluster: item for item in departures}
+        kept = {name: count for name, count in placement.clusters.items() if name not in leaving}
+        attempt = workload.attempts + 1
+        if kind == DUPLICATED:
+            gone = {name: item for name, item in leaving.items() if self._leaves_duplicate(item)}
+            if not gone:
+                return False, None
+            rest = {name: count for name, count in placement.clusters.items() if name not in gone}
+            fresh = Placement(placement.attempt, rest)
+            return True, await self._place(workload, policy, fresh, {}, "", list(gone.values()))
+        if workload.at_most_once and self._still_running(workload) & set(leaving):
+            return True, await self._evict(workload, placement, departures)
+        base = self._wish(workload, policy, attempt)
+        avoid = {**base.avoid, **{n: Verdict(n, item.reason, item.message) for n, item in leaving.items()}}
+        wish = Wish(attempt, base.limit, current=kept if kind == DIVIDED else {}, avoid=avoid)
+        found = await self._find(workload, policy, wish)
+        if found.clusters is not None and found.clusters != kept:
+            fresh = Placement(attempt, found.clusters)
+            return True, await self._place(workload, policy, fresh, found.verdicts, "", departures)
+        if all(item.reason in (DRAINED, UNSCHEDULABLE) for item in departures) or kept:
+            # It runs, if badly: taking it away would make nothing better.
+            return False, None
+        return True, await self._evict(workload, placement, departures, found.verdicts)
+
+    def _leaves_duplicate(self, departure: Departure) -> bool:
+        """A duplicate on a lost cluster has nowhere to go; it stays until the cluster is gone for good."""
+        member = self.fleet.members.get(departure.cluster)
+        return departure.reason != CLUSTER_LOST or member is None or member.forgotten
+
+    async def _evict(
+        self, workload: Workload, placement: Placement, departures: list[Departure],
+        verdicts: Mapping[str, Verdict] | None = None,
+    ) -> float | None:  # fmt: skip
+        """Clear the placement and count the attempt; the dispatch is the next step."""
+        now = self.clock.now()
+        delay = writing.backoff(workload.attempts + 1) if self._by_member(departures) else None
+        workload = self._current(workload)
+        status = writing.evicted(workload, placement, departures, verdicts or {}, now, delay)
+        workload = await self.store.patch_status(workload, status)
+        self._observe(workload, departures[0].reason, departures[0].message, False)
+        await self.holds.release(workload.uid)
+        self.waiting.add(workload.key)
+        return 0.0 if delay is None else delay.total_seconds()
+
+    @staticmethod
+    def _by_member(departures: Iterable[Departure]) -> bool:
+        """Rule 5 backs off when the member itself threw it out."""
+        return any(item.reason == UNSCHEDULABLE for item in departures)
+
+    # After a start, or when a worker is back.
+
+    def placed_on(self, cluster: str) -> list[Workload]:
+        """Workloads whose stored placement names `cluster` and still counts there."""
+        return [
+            workload
+            for workload in self.store
+            if workload.placement is not None and cluster in workload.placement.clusters
+            and not workload.deleting and not workload.finished and not workload.suspended
+        ]  # fmt: skip
+
+    def keys_on(self, cluster: str) -> list[Key]:
+        """Keys of the workloads that a change of `cluster` may concern beside the waiting ones."""
+        return [w.key for w in self.store if w.placement is not None and cluster in w.placement.clusters]
+
+
+def age_order(workload: Workload) -> tuple[int, datetime]:
+    """Order among waiting workloads: priority, then age."""
+    epoch = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+    return -workload.priority, workload.created or epoch

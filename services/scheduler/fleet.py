@@ -1,0 +1,102 @@
+"""The members as candidates: cluster-level filters, cached until a member or policy changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from services.scheduler.admission import Admission
+from services.scheduler.matching import describe_selector, selector_holds, untolerated
+from services.scheduler.policy import Policy
+from services.scheduler.verdict import Verdict
+
+
+class MemberView(Protocol):
+    """What placement reads of a member; `services.common.fleet.Member` is one."""
+
+    name: str
+    labels: Mapping[str, str]
+    taints: Any
+    reachable: bool
+    ready: bool
+    reason: str
+    unreachable_since: datetime | None
+    forgotten: bool
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Members that pass the cluster-level filters, and verdicts on the others."""
+
+    passing: list[MemberView]
+    failing: dict[str, Verdict]
+
+
+class Fleet:
+    """Members and their admissions, by name. `touch` after any change of either."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, MemberView] = {}
+        self.admissions: dict[str, Admission] = {}
+        self._cache: dict[int, tuple[Policy, Candidates]] = {}
+
+    def touch(self) -> None:
+        """Forget cached candidates."""
+        self._cache.clear()
+
+    def candidates(self, policy: Policy) -> Candidates:
+        """Return the members that pass. O(members) once per policy and change, then O(1)."""
+        cached = self._cache.get(id(policy))
+        if cached is not None and cached[0] is policy:
+            return cached[1]
+        found = Candidates([], {})
+        for name in sorted(self.members):
+            member = self.members[name]
+            verdict = self.judge(policy, member)
+            if verdict is None:
+                found.passing.append(member)
+            else:
+                found.failing[name] = verdict
+        self._cache[id(policy)] = (policy, found)
+        return found
+
+    def judge(self, policy: Policy, member: MemberView) -> Verdict | None:
+        """Return the first cluster-level filter that fails, or None."""
+        name = member.name
+        if policy.cluster_names and name not in policy.cluster_names:
+            wanted = ", ".join(sorted(policy.cluster_names))
+            return Verdict(name, "ClusterNames", f"policy {policy.name} names {wanted}")
+        if not selector_holds(member.labels, policy.cluster_selector):
+            wanted = describe_selector(policy.cluster_selector)
+            return Verdict(name, "ClusterSelector", f"policy {policy.name} wants {wanted}")
+        if member.forgotten:
+            return Verdict(name, "Reachable", "an operator said that it will not come back")
+        if not member.reachable or not member.ready:
+            return Verdict(name, "Reachable", member.reason or "not reached yet")
+        taint = untolerated(member.taints, policy.tolerations)
+        if taint is not None:
+            return Verdict(name, "Taint", f"taint {taint.key}:{taint.effect} is not tolerated by the policy")
+        if name not in self.admissions:
+            return Verdict(name, "Worker", "nothing admits for it yet")
+        return None
+
+    def most_are_lost(self) -> bool:
+        """True while more than half of the members are away at once: then the fault is ours."""
+        known = [member for member in self.members.values() if not member.forgotten]
+        lost = sum(1 for member in known if not member.reachable)
+        return lost * 2 > len(known)
+
+
+def order(
+    fleet: Fleet, members: Sequence[MemberView], asked: tuple[int, int, int], *, last: Sequence[str] = ()
+) -> list[tuple[float, Admission]]:
+    """Admissions of `members`, best score first, those of `last` at the end; ties by name."""
+    ranked: list[tuple[bool, float, str, Admission]] = []
+    admissions = fleet.admissions
+    for member in members:
+        admission = admissions[member.name]
+        ranked.append((member.name in last, -admission.score(asked), member.name, admission))
+    ranked.sort(key=lambda item: item[:3])
+    return [(-item[1], item[3]) for item in ranked]

@@ -1,0 +1,119 @@
+"""What one pod asks for: requests and the rules that say which nodes it may run on.
+
+Pods of equal shape are interchangeable for placement, so results are cached by `Shape.key`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from services.scheduler import quantity
+from services.scheduler.matching import Taint, node_terms_hold, untolerated
+
+Terms = tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shape:
+    """One pod's requests (thousandths, `pods` included) and its node constraints."""
+
+    requests: tuple[tuple[str, int], ...]
+    node_name: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_terms: Terms | None = None
+    tolerations: Terms = ()
+    priority: int = 0
+    key: bytes = b""
+    node_key: bytes = b""
+    """Equal for shapes that may run on the same nodes."""
+
+    def refuses(self, name: str, labels: Mapping[str, str], taints: Iterable[Taint]) -> tuple[str, str] | None:
+        """Return (filter, reason) when a node is out of the question whatever is free on it."""
+        if self.node_name and self.node_name != name:
+            return "NodeName", f"wants node {self.node_name}"
+        for key, value in self.node_selector.items():
+            if labels.get(key) != value:
+                return "NodeSelector", f"wants {key}={value}"
+        if self.node_terms is not None and not node_terms_hold(name, labels, self.node_terms):
+            return "NodeAffinity", "matches no term of the required node affinity"
+        taint = untolerated(taints, self.tolerations)
+        if taint is not None:
+            return "NodeTaint", f"does not tolerate {taint}"
+        return None
+
+
+def make_shape(requests: Mapping[str, int], constraints: Mapping[str, Any] | None = None) -> Shape:
+    """Build a shape from parsed requests and the pod spec fields that bear on placement."""
+    amounts = {name: amount for name, amount in requests.items() if amount > 0}
+    amounts[quantity.PODS] = quantity.MILLI
+    ordered = tuple(sorted(amounts.items()))
+    rules = {name: value for name, value in (constraints or {}).items() if value not in (None, "", [], {})}
+    return _intern(ordered, msgspec.json.encode(rules, order="sorted"))
+
+
+@lru_cache(maxsize=16384)
+def _intern(requests: tuple[tuple[str, int], ...], rules: bytes) -> Shape:
+    """One object per distinct shape: caches compare keys, not structures."""
+    fields = msgspec.json.decode(rules)
+    affinity = (fields.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    terms: Terms | None = None if required is None else tuple(required.get("nodeSelectorTerms") or ())
+    selector = fields.get("nodeSelector") or {}
+    name, tolerations = str(fields.get("nodeName") or ""), tuple(fields.get("tolerations") or ())
+    return Shape(
+        requests=requests,
+        node_name=name,
+        node_selector=selector,
+        node_terms=terms,
+        tolerations=tolerations,
+        priority=int(fields.get("priority") or 0),
+        key=msgspec.json.encode([requests, rules.decode()]),
+        node_key=msgspec.json.encode([name, selector, terms, tolerations], order="sorted"),
+    )
+
+
+CONSTRAINT_FIELDS = ("nodeName", "nodeSelector", "affinity", "tolerations", "priority", "topologySpreadConstraints")
+
+
+def pod_shape(spec: Mapping[str, Any]) -> Shape:
+    """Build the shape of a pod spec."""
+    return make_shape(pod_requests(spec), {name: spec.get(name) for name in CONSTRAINT_FIELDS})
+
+
+def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Sum a pod's requests as kube-scheduler does.
+
+    Containers and restartable init containers (sidecars) add up; each other init container needs its own
+    requests plus those of the sidecars started before it; the larger of both counts, plus the overhead.
+    Pod-level requests (KEP-2837) win where they are set. ValueError for a malformed quantity.
+    """
+    running: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        quantity.add(running, _container_requests(container).items())
+    sidecars: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        amounts = _container_requests(container)
+        if container.get("restartPolicy") == "Always":
+            quantity.add(running, amounts.items())
+            quantity.add(sidecars, amounts.items())
+            amounts = {}
+        for name in {*amounts, *sidecars}:
+            peak[name] = max(peak.get(name, 0), amounts.get(name, 0) + sidecars.get(name, 0))
+    total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in {*running, *peak}}
+    total.update(quantity.parse_all((spec.get("resources") or {}).get("requests")))
+    quantity.add(total, quantity.parse_all(spec.get("overhead")).items())
+    return total
+
+
+def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
+    """A container's requests; a limit without a request is one, as the API server defaults it."""
+    resources = container.get("resources") or {}
+    amounts = quantity.parse_all(resources.get("limits"))
+    amounts.update(quantity.parse_all(resources.get("requests")))
+    return amounts

@@ -1,0 +1,111 @@
+"""Workloads as the engine reads and writes them: an informer's copy plus our own writes, compare-and-swap."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from services.common.errors import StatusError
+from services.common.kube.client import KubeClient
+from services.common.kube.informer import Informer
+from services.scheduler.workload import WORKLOADS, Key, Workload, parse
+
+log = logging.getLogger(__name__)
+
+Changed = Callable[[Key], None]
+
+
+class StaleError(Exception):
+    """The object is no longer the version that the decision was made on."""
+
+
+class WorkloadStore(Protocol):
+    """What the engine needs of the host."""
+
+    def get(self, key: Key) -> Workload | None:
+        """Return the newest version known."""
+
+    def __iter__(self) -> Iterator[Workload]:
+        """Yield all workloads."""
+
+    async def patch_status(self, workload: Workload, status: Mapping[str, Any]) -> Workload:
+        """Merge `status` into the stored object if it still is this version.
+
+        Raises StaleError when it is not (the newer one is then known), StatusError when the host fails.
+        """
+
+
+class HostStore:
+    """The host's Workloads. Single-task: the informer's handler and the engine run in one event loop."""
+
+    def __init__(self, client: KubeClient, on_change: Changed) -> None:
+        self._client = client
+        self._on_change = on_change
+        self._parsed: dict[Key, Workload] = {}
+        self.informer = Informer(client, WORKLOADS, handler=self._event)
+
+    def _event(self, kind: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
+        key = Key(obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
+        if kind == "DELETED":
+            self._parsed.pop(key, None)
+            self._on_change(key)
+        elif self._take(key, obj):
+            self._on_change(key)
+
+    def _take(self, key: Key, obj: dict[str, Any]) -> bool:
+        """Keep the newer version; says whether that is `obj`."""
+        known = self._parsed.get(key)
+        fresh_version = obj["metadata"].get("resourceVersion") or ""
+        if known is not None and known.uid == obj["metadata"].get("uid"):
+            if _number(fresh_version) < _number(known.version):
+                return False
+            if fresh_version == known.version:
+                return True
+        try:
+            self._parsed[key] = parse(obj)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.error("workload %s/%s cannot be read: %s", key.namespace, key.name, error)
+            return False
+        return True
+
+    def get(self, key: Key) -> Workload | None:
+        """See WorkloadStore."""
+        return self._parsed.get(key)
+
+    def __iter__(self) -> Iterator[Workload]:
+        return iter(list(self._parsed.values()))
+
+    def __len__(self) -> int:
+        return len(self._parsed)
+
+    async def patch_status(self, workload: Workload, status: Mapping[str, Any]) -> Workload:
+        """See WorkloadStore."""
+        key = workload.key
+        body = {"metadata": {"resourceVersion": workload.version, "uid": workload.uid}, "status": status}
+        try:
+            stored = await self._client.patch(WORKLOADS, key.namespace, key.name, body, sub="status")
+        except StatusError as error:
+            if error.code == 409:
+                await self._refresh(key)
+                raise StaleError(error.message) from error
+            if error.code == 404:
+                self._parsed.pop(key, None)
+                raise StaleError(error.message) from error
+            raise
+        self._take(key, stored)
+        return self._parsed.get(key) or parse(stored)
+
+    async def _refresh(self, key: Key) -> None:
+        """Read what the informer has not told yet."""
+        try:
+            self._take(key, await self._client.get(WORKLOADS, key.namespace, key.name))
+        except StatusError as error:
+            if error.code != 404:
+                raise
+            self._parsed.pop(key, None)
+
+
+def _number(version: str) -> int:
+    """Versions of one cluster's objects are comparable numbers (KEP-5504)."""
+    return int(version) if version.isdigit() else 0
