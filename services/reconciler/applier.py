@@ -1,0 +1,155 @@
+"""Writes on members: created without ever overwriting, applied when they differ, deleted with preconditions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Literal
+
+from services.common.errors import MemberUnreachable, StatusError
+from services.reconciler.digest import contains, fingerprint
+from services.reconciler.member_cache import CopyKey, MemberCache
+from services.reconciler.names import DIGEST, FIELD_MANAGER, HOST_UID, ON_MEMBERS, Obj
+from services.reconciler.objects import annotations_of, deleting, host_uid, is_ours, name_of, uid
+
+log = logging.getLogger(__name__)
+
+DEADLINE = 10.0
+"""Seconds that one call to a member may take."""
+FOREIGN_FOR = 30.0
+"""Seconds for which an object that is not ours is not asked about again."""
+JSON_PATCH = "application/json-patch+json"
+
+Outcome = Literal["same", "written", "foreign", "waiting"]
+
+
+class Applier:
+    """Brings one object on one member to what is desired. Stateless but for what it learnt of foreign objects."""
+
+    def __init__(self) -> None:
+        self._foreign: dict[tuple[str, CopyKey], float] = {}
+
+    async def sync(self, member: MemberCache, kind: str, desired: Obj) -> Outcome:
+        """Create or apply; `foreign`: somebody else's object has the name, `waiting`: an old one has to go first.
+
+        StatusError when the member refuses it; MemberUnreachable when it does not answer in time.
+        """
+        key: CopyKey = (kind, *name_of(desired))
+        actual = member.get(*key)
+        if actual is None:
+            if time.monotonic() < self._foreign.get((member.name, key), 0.0):
+                return "foreign"
+            actual = await self._create(member, key, desired)
+            if actual is None:
+                return "written"
+            if not is_ours(actual, member.fleet_id):
+                self._foreign[member.name, key] = time.monotonic() + FOREIGN_FOR
+                return "foreign"
+        if deleting(actual):
+            return "waiting"
+        if host_uid(actual) != annotations_of(desired)[HOST_UID]:
+            await self.delete(member, kind, actual)
+            return "waiting"
+        if self._is_as_written(member, actual, desired):
+            return "same"
+        await self._apply(member, key, actual, desired)
+        return "written"
+
+    def _is_as_written(self, member: MemberCache, actual: Obj, desired: Obj) -> bool:
+        if annotations_of(actual).get(DIGEST) != annotations_of(desired)[DIGEST]:
+            return False
+        before = member.fingerprints.get(uid(actual))
+        if before is None:
+            # Written by an earlier process: what a webhook made of it then cannot be told from a change.
+            if not contains(actual, desired):
+                return False
+            member.fingerprints[uid(actual)] = fingerprint(actual)
+            return True
+        return before == fingerprint(actual)
+
+    async def _create(self, member: MemberCache, key: CopyKey, desired: Obj) -> Obj | None:
+        """Create; return the object that has the name already, if any."""
+        resource = ON_MEMBERS[key[0]]
+        namespace = key[1] or None
+        try:
+            async with deadline(member):
+                made = await member.client.create(resource, namespace, desired, fieldManager=FIELD_MANAGER)
+        except StatusError as error:
+            if error.reason != "AlreadyExists":
+                raise
+        else:
+            member.fingerprints[uid(made)] = fingerprint(made)
+            return None
+        async with deadline(member):
+            return await member.client.get(resource, namespace, key[2])
+
+    async def _apply(self, member: MemberCache, key: CopyKey, actual: Obj, desired: Obj) -> None:
+        resource = ON_MEMBERS[key[0]]
+        namespace = key[1] or None
+        await self._adopt_fields(member, key, actual)
+        # With its uid an apply can only change this object, never make another.
+        body = {**desired, "metadata": {**desired["metadata"], "uid": uid(actual)}}
+        try:
+            async with deadline(member):
+                made = await member.client.apply(resource, namespace, key[2], body, field_manager=FIELD_MANAGER)
+        except StatusError as error:
+            if error.code != 422 or key[0] in ("replicaset", "statefulset", "daemonset", "job", "claim"):
+                raise
+            log.info("%s: %s %s/%s cannot be changed in place, making it anew", member.name, *key)
+            await self.delete(member, key[0], actual)
+            return
+        member.fingerprints[uid(made)] = fingerprint(made)
+
+    async def _adopt_fields(self, member: MemberCache, key: CopyKey, actual: Obj) -> None:
+        """Turn the fields that our create set into applied ones: else an apply could never remove them."""
+        entries: list[dict[str, Any]] = actual["metadata"].get("managedFields") or []
+        ours = [i for i, e in enumerate(entries) if e.get("manager") == FIELD_MANAGER and not e.get("subresource")]
+        created = [i for i in ours if entries[i].get("operation") == "Update"]
+        if not created or any(entries[i].get("operation") == "Apply" for i in ours):
+            return
+        path = f"/metadata/managedFields/{created[0]}/operation"
+        patch = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": actual["metadata"]["resourceVersion"]},
+            {"op": "replace", "path": path, "value": "Apply"},
+        ]
+        try:
+            async with deadline(member):
+                await member.client.patch(ON_MEMBERS[key[0]], key[1] or None, key[2], patch, JSON_PATCH)
+        except StatusError as error:
+            if error.code not in (409, 422):
+                raise
+            # Changed meanwhile: the index may no longer fit. Ask, and try once more with what is there.
+            async with deadline(member):
+                fresh = await member.client.get(ON_MEMBERS[key[0]], key[1] or None, key[2])
+            if fresh["metadata"]["resourceVersion"] != actual["metadata"]["resourceVersion"]:
+                await self._adopt_fields(member, key, fresh)
+
+    async def delete(self, member: MemberCache, kind: str, copy: Obj, propagation: str = "Background") -> None:
+        """Delete this very copy; one that is gone already, or another of its name, counts as done."""
+        namespace, name = name_of(copy)
+        try:
+            async with deadline(member):
+                await member.client.delete(
+                    ON_MEMBERS[kind], namespace or None, name, propagation=propagation, uid=uid(copy)
+                )
+        except StatusError as error:
+            if error.code not in (404, 409):
+                raise
+
+
+class deadline:
+    """`async with deadline(member)`: MemberUnreachable when the call takes longer than DEADLINE."""
+
+    def __init__(self, member: MemberCache) -> None:
+        self._member = member
+        self._timeout = asyncio.timeout(DEADLINE)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *exc: Any) -> None:
+        try:
+            await self._timeout.__aexit__(*exc)
+        except TimeoutError:
+            raise MemberUnreachable(f"cluster {self._member.name}: no answer within {DEADLINE:.0f} s") from None

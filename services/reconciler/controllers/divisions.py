@@ -1,0 +1,124 @@
+"""Splits a Deployment's ReplicaSets over its placed clusters, and stores the split before any copy follows it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from services.reconciler.controllers.context import Again, Context
+from services.reconciler.decide import holds_still
+from services.reconciler.division import Grants, Limits, Part, divide
+from services.reconciler.keys import Key
+from services.reconciler.member_cache import CopyKey
+from services.reconciler.names import WORKLOADS, Obj
+from services.reconciler.objects import (
+    annotations_of,
+    count,
+    deleting,
+    host_uid,
+    merge_diff,
+    name_of,
+    parse_time,
+    replicas,
+    uid,
+)  # fmt: skip
+from services.reconciler.workload_spec import placed, unavailable_budget
+from services.reconciler.world import CONFLICT, World
+
+REVISION = "deployment.kubernetes.io/revision"
+SETTLE_LIMIT = 1.0
+"""Seconds that a scale-down waits for the placement to say from where."""
+MOVE_LIMIT = 600.0
+"""Seconds after which replicas leave a cluster even if that makes the workload short (rule 11)."""
+ROOM_CHECK = 5.0
+
+
+async def reconcile(context: Context, kind: str, owner: Obj) -> None:
+    """Store the split of the owner's ReplicaSets, if it changes."""
+    world = context.world
+    workload = world.workload_of(kind, owner)
+    if workload is None or deleting(workload) or holds_still(workload):
+        return
+    sets = world.host.children(uid(owner)) if kind == "deployment" else [owner]
+    sets = [item for item in sets if not deleting(item)]
+    shares = placed(workload) or {}
+    size = replicas(owner)
+    if _is_settling(context, owner, size, shares):
+        raise Again(0.2)
+    parts = [_part(world, item, workload) for item in sorted(sets, key=_newest_first)]
+    grants = divide(parts, shares, _limits(world, kind, owner, sets, workload, size, shares))
+    await _store(context, workload, grants)
+    if any(sum(grants[part.name].values()) < part.desired for part in parts):
+        # Events of members wake it; this is for a write whose event never comes.
+        raise Again(ROOM_CHECK)
+
+
+def _newest_first(replicaset: Obj) -> tuple[int, str]:
+    revision = annotations_of(replicaset).get(REVISION) or "0"
+    return (-int(revision) if revision.isdigit() else 0, replicaset["metadata"]["name"])
+
+
+def _is_settling(context: Context, owner: Obj, size: int, shares: Mapping[str, int]) -> bool:
+    """Whether a scale-down came that the placement does not know yet: it says which cluster gives."""
+    if not shares or sum(shares.values()) <= size:
+        context.settling.pop(uid(owner), None)
+        return False
+    since = context.settling.setdefault(uid(owner), time.monotonic())
+    return time.monotonic() - since < SETTLE_LIMIT
+
+
+def _part(world: World, item: Obj, workload: Mapping[str, Any]) -> Part:
+    namespace, name = name_of(item)
+    key: CopyKey = ("replicaset", namespace, name)
+    stored = ((workload.get("status") or {}).get("divisions") or {}).get(name)
+    used, available, present = {}, {}, {}
+    for member in world.members.values():
+        running = member.used(key, uid(item))
+        copy = member.get(*key)
+        if running:
+            used[member.name] = running
+        if copy is not None and host_uid(copy) == uid(item):
+            available[member.name] = count(copy.get("status") or {}, "availableReplicas")
+            present[member.name] = replicas(copy)
+    granted = present if stored is None else {cluster: int(n) for cluster, n in stored.items()}
+    return Part(name, replicas(item), granted, used, available)
+
+
+def _limits(
+    world: World, kind: str, owner: Obj, sets: list[Obj], workload: Mapping[str, Any], size: int,
+    shares: Mapping[str, int],
+) -> Limits:  # fmt: skip
+    surge = max(0, sum(replicas(item) for item in sets) - size) if kind == "deployment" else 0
+    placement = (workload.get("status") or {}).get("placement") or {}
+    since = parse_time(placement.get("since"))
+    patient = since is None or (datetime.now(UTC) - since).total_seconds() < MOVE_LIMIT
+    gone = {name for name in _clusters(world, sets, workload) if world.lost(name, shares)}
+    for item in sets:
+        reports = world.reports(Key("replicaset", *name_of(item)))
+        gone |= {cluster for cluster, report in reports.items() if report.state == CONFLICT}
+    return Limits(
+        total=sum(shares.values()) + surge,
+        budget=(unavailable_budget(owner) if kind == "deployment" else 1) if patient else size,
+        gone=gone,
+        settle=sum(shares.values()) != size,
+    )
+
+
+def _clusters(world: World, sets: list[Obj], workload: Mapping[str, Any]) -> set[str]:
+    """Every cluster that counts for one of the sets."""
+    found = {member.name for member in world.members.values()}
+    for item in sets:
+        found |= set(world.granted("replicaset", item, workload))
+    return found
+
+
+async def _store(context: Context, workload: Mapping[str, Any], grants: Grants) -> None:
+    before = (workload.get("status") or {}).get("divisions") or {}
+    after = {name: clusters for name, clusters in grants.items() if clusters}
+    patch = merge_diff(before, after)
+    if patch:
+        namespace, name = name_of(workload)
+        body = {"metadata": {"uid": uid(workload)}, "status": {"divisions": patch}}
+        await context.host.patch(WORKLOADS, namespace, name, body, sub="status")

@@ -1,0 +1,140 @@
+"""Namespaces: made on a member when something is placed there, emptied and removed when the host's goes."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from services.common.errors import StatusError
+from services.common.kube.resource import NAMESPACES
+from services.reconciler.applier import deadline
+from services.reconciler.controllers.context import Again, Context
+from services.reconciler.keys import Key
+from services.reconciler.manifests import manifest
+from services.reconciler.member_cache import MemberCache
+from services.reconciler.names import COPIED, DEPENDENCIES, NAMESPACE, NAMESPACE_FINALIZER, Obj
+from services.reconciler.objects import deleting, finalizers, host_uid, parse_time, uid
+
+log = logging.getLogger(__name__)
+
+PERMANENT = ("default", "kube-system", "kube-public", "kube-node-lease")
+"""Every cluster has them, and nobody deletes them."""
+CHECK = 5.0
+REMOVAL_CHECK = 1.0
+
+
+async def ensure_namespace(context: Context, member: MemberCache, name: str) -> bool:
+    """Make sure that the namespace is on the member; False while the host's, or an old one there, is going.
+
+    An existing one that is not ours is used as it is. The host's gets our finalizer first.
+    """
+    host = context.world.host.get(NAMESPACE, "", name)
+    if host is None or deleting(host):
+        return False
+    ours = member.get(NAMESPACE, "", name)
+    if ours is not None:
+        return not deleting(ours) and host_uid(ours) == uid(host)
+    if name in PERMANENT or name in member.namespaces:
+        return True
+    if NAMESPACE_FINALIZER not in finalizers(host):
+        await _set_finalizers(context, host, [*finalizers(host), NAMESPACE_FINALIZER])
+    try:
+        async with deadline(member):
+            await member.client.create(NAMESPACES, None, manifest(NAMESPACE, host, context.world.fleet_id))
+    except StatusError as error:
+        if error.reason != "AlreadyExists":
+            raise
+        async with deadline(member):
+            there = await member.client.get(NAMESPACES, None, name)
+        if deleting(there):
+            return False
+    member.namespaces.add(name)
+    return True
+
+
+async def _set_finalizers(context: Context, host: Obj, wanted: list[str]) -> None:
+    meta = {"finalizers": wanted, "resourceVersion": host["metadata"]["resourceVersion"], "uid": uid(host)}
+    try:
+        await context.host.patch(NAMESPACES, None, host["metadata"]["name"], {"metadata": meta})
+    except StatusError as error:
+        if error.code == 409:
+            raise Again(0.1) from error
+        if error.code != 404:
+            raise
+
+
+async def reconcile_host(context: Context, key: Key) -> None:
+    """Let a deleting namespace go once nothing that Reclock made in it is left on the members."""
+    host = context.world.host.get(*key)
+    if host is None:
+        for member in context.world.members.values():
+            if member.get(NAMESPACE, "", key.name) is not None:
+                context.add(member.name, *key)
+        return
+    if not deleting(host) or NAMESPACE_FINALIZER not in finalizers(host):
+        return
+    since = parse_time(host["metadata"]["deletionTimestamp"])
+    waited = (datetime.now(UTC) - since).total_seconds() if since else 0.0
+    waits = False
+    for member in context.world.members.values():
+        if not member.reachable:
+            # What is there is collected when it returns.
+            waits = waits or waited < context.worker_lost_timeout
+        elif not member.synced or holds(context, member, key.name):
+            context.add(member.name, *key)
+            waits = True
+    if waits:
+        raise Again(CHECK)
+    await _set_finalizers(context, host, [item for item in finalizers(host) if item != NAMESPACE_FINALIZER])
+    log.info("namespace %s: nothing is left on the members, released", key.name)
+
+
+def holds(context: Context, member: MemberCache, name: str) -> bool:
+    """Whether the member still has the namespace, if it is ours, or anything of ours in it."""
+    if member.get(NAMESPACE, "", name) is not None:
+        return True
+    kinds = (*COPIED, *DEPENDENCIES)
+    if any(namespace == name for kind in kinds for namespace, _ in member.informers[kind].store):
+        return True
+    return bool(member.owned.in_namespace(name)) if member.owned is not None else False
+
+
+async def reconcile_member(context: Context, member: MemberCache, key: Key) -> None:
+    """Keep our namespace equal, or empty and remove it when the host's is going or gone."""
+    host = context.world.host.get(*key)
+    ours = member.get(NAMESPACE, "", key.name)
+    stays = host is not None and not deleting(host)
+    if host is not None and stays and (ours is None or host_uid(ours) == uid(host)):
+        if ours is not None:
+            await context.applier.sync(member, NAMESPACE, context.world.dependency(NAMESPACE, host))
+        return
+    if host is None and ours is not None and not await _gone_from_host(context, key.name, host_uid(ours)):
+        raise Again(CHECK)
+    await _empty(context, member, key.name)
+    if ours is not None and not deleting(ours):
+        async with deadline(member):
+            await member.client.delete(NAMESPACES, None, key.name, uid=uid(ours))
+        log.info("%s: namespace %s is being removed with what is in it", member.name, key.name)
+
+
+async def _empty(context: Context, member: MemberCache, name: str) -> None:
+    """Remove workloads' copies before the namespace: their host objects wait for them anyway."""
+    for kind in COPIED:
+        for namespace, copy_name in list(member.informers[kind].store):
+            if namespace == name:
+                context.add(member.name, kind, namespace, copy_name)
+    if member.owned is not None:
+        await member.owned.remove_all(name)
+    if any(namespace == name for kind in COPIED for namespace, _ in member.informers[kind].store):
+        raise Again(REMOVAL_CHECK)
+    context.add(member.name, "dependencies", name, "all")
+
+
+async def _gone_from_host(context: Context, name: str, wanted: str) -> bool:
+    try:
+        there = await context.host.get(NAMESPACES, None, name)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        return True
+    return uid(there) != wanted or deleting(there)

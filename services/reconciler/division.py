@@ -1,0 +1,151 @@
+"""How the replicas of a Deployment's ReplicaSets are split over the placed clusters. Pure.
+
+The sums over all ReplicaSets follow the Deployment's placement; a split is changed as little as possible, and
+granted only when the members can run it without more pods, over all clusters, than the host object asks for:
+what is taken from one member must have been seen to go before another member gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+Grants = dict[str, dict[str, int]]
+"""ReplicaSet name -> cluster -> replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One ReplicaSet: what the host asks for, what was granted, and what the members were seen to have."""
+
+    name: str
+    desired: int
+    granted: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)
+    """Replicas that a member has or may still make: the larger of its copy's spec and status."""
+    available: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds a division beside the desired counts."""
+
+    total: int | None = None
+    """Most replicas over all parts: the placed ones and the rollout's surge. None: no bound."""
+    budget: int = 1
+    """Most replicas that may be short because of moves between clusters."""
+    gone: Collection[str] = ()
+    """Clusters whose copies no longer count: lost, or holding a foreign object of that name."""
+    settle: bool = False
+    """The placement does not know the current size yet: only what must go is taken, nothing is moved."""
+
+
+class _Division:
+    def __init__(self, parts: Sequence[Part], shares: Mapping[str, int], limits: Limits) -> None:
+        self.parts = parts
+        self.shares = {cluster: share for cluster, share in shares.items() if cluster not in limits.gone}
+        self.limits = limits
+        self.grants: Grants = {
+            part.name: {c: n for c, n in part.granted.items() if n > 0 and c not in limits.gone} for part in parts
+        }
+        self.weight = sum(self.shares.values())
+        # Not `desired`: what cannot be granted must not pull the targets apart.
+        self.size = sum(part.desired for part in parts)
+
+    def sum(self, cluster: str) -> int:
+        return sum(grant.get(cluster, 0) for grant in self.grants.values())
+
+    def above(self, cluster: str) -> Fraction:
+        """How far the cluster is above its share (negative: below)."""
+        if not self.weight:
+            return Fraction(self.sum(cluster))
+        return self.sum(cluster) - Fraction(self.shares.get(cluster, 0) * self.size, self.weight)
+
+    def unavailable(self, part: Part, cluster: str) -> int:
+        return max(0, self.grants[part.name].get(cluster, 0) - part.available.get(cluster, 0))
+
+    def take(self, part: Part, cluster: str) -> None:
+        left = self.grants[part.name][cluster] - 1
+        if left:
+            self.grants[part.name][cluster] = left
+        else:
+            del self.grants[part.name][cluster]
+
+    def shrink(self) -> None:
+        """Take what the host object no longer asks for."""
+        for part in self.parts:
+            grant = self.grants[part.name]
+            for _ in range(sum(grant.values()) - part.desired):
+                # Pods that are not available go first, as Kubernetes' own controller does: a Deployment
+                # counts on it when it removes the unhealthy pods of an old ReplicaSet.
+                self.take(part, max(grant, key=lambda c, p=part: (  # type: ignore[misc]
+                    c not in self.shares, self.unavailable(p, c) > 0, self.above(c), grant[c], c)))
+
+    def leave(self) -> None:
+        """Without a placement nothing may run."""
+        if not self.shares:
+            for grant in self.grants.values():
+                grant.clear()
+
+    def move(self) -> None:
+        """Take replicas from where they do not belong; `grow` gives them when they were seen to go."""
+        short = sum(part.desired for part in self.parts) - sum(
+            min(n, part.available.get(c, 0)) for part in self.parts for c, n in self.grants[part.name].items()
+        )
+        budget = self.limits.budget - short
+        for part in self.parts:
+            for cluster in sorted(self.grants[part.name]):
+                while self.misplaced(cluster) and self.grants[part.name].get(cluster):
+                    if self.unavailable(part, cluster):
+                        self.take(part, cluster)
+                    elif budget > 0:
+                        budget -= 1
+                        self.take(part, cluster)
+                    else:
+                        break
+
+    def misplaced(self, cluster: str) -> bool:
+        if cluster not in self.shares:
+            return True
+        if self.limits.settle or self.above(cluster) < 1:
+            return False
+        return any(self.above(other) <= -1 for other in self.shares)
+
+    def grow(self) -> None:
+        """Give what is missing, to the cluster furthest below its share."""
+        total = sum(sum(grant.values()) for grant in self.grants.values())
+        for part in self.parts:
+            grant = self.grants[part.name]
+            while sum(grant.values()) < part.desired and self.weight:
+                if self.limits.total is not None and total >= self.limits.total:
+                    return
+                open_ = [c for c, share in self.shares.items() if share > 0]
+                cluster = min(open_, key=lambda c: (self.above(c), grant.get(c, 0), c))
+                if not self.room(part, cluster):
+                    break
+                grant[cluster] = grant.get(cluster, 0) + 1
+                total += 1
+
+    def room(self, part: Part, cluster: str) -> bool:
+        """Whether one more there keeps the part within its count even if all that was seen still runs."""
+        grant = self.grants[part.name]
+        seen = {c: n for c, n in part.used.items() if c not in self.limits.gone}
+        running = sum(
+            max(grant.get(c, 0) + (c == cluster), seen.get(c, 0)) for c in {*grant, *seen, cluster}
+        )
+        return running <= part.desired
+
+
+def divide(parts: Sequence[Part], shares: Mapping[str, int], limits: Limits | None = None) -> Grants:
+    """Return the new split of every part, without zeros.
+
+    `parts` come in the order in which missing replicas are given (newest ReplicaSet first). `shares` is the
+    placement: cluster -> replicas of the whole Deployment. The sum of a part never exceeds what it asks for.
+    """
+    division = _Division(parts, shares, limits or Limits())
+    division.leave()
+    division.shrink()
+    division.move()
+    division.grow()
+    return division.grants

@@ -1,0 +1,119 @@
+"""What one member holds of ours, followed by informers restricted to this fleet's origin label."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from functools import partial
+
+from services.common.fleet import Member
+from services.common.kube.client import KubeClient
+from services.common.kube.informer import Informer
+from services.common.tasks import Tasks
+from services.reconciler.names import ON_MEMBERS, ORIGIN, Obj
+from services.reconciler.objects import count, host_uid, name_of, replicas, uid
+from services.reconciler.owned import OwnedObjects
+
+Event = Callable[["MemberCache", str, str, Obj, Obj | None], None]
+CopyKey = tuple[str, str, str]
+"""(kind, namespace, name)."""
+
+WRITE_SEEN_WITHIN = 30.0
+"""Seconds after which a write whose event never came is no longer counted as running."""
+
+
+class MemberCache:
+    """Copies on one member; informers write it, reconciles read it.
+
+    Objects stay as last seen while the member is away: a lost member's counts stand until it is given up.
+    """
+
+    def __init__(self, member: Member, fleet_id: str, event: Event, tasks: Tasks) -> None:
+        self.member = member
+        self.name = member.name
+        self.fleet_id = fleet_id
+        self._event = event
+        self._tasks = tasks
+        self._by_host: dict[str, set[CopyKey]] = defaultdict(set)
+        self.fingerprints: dict[str, bytes] = {}
+        """Uid of a copy -> its content right after our own write."""
+        self.namespaces: set[str] = set()
+        """Namespaces known to be there, ours or not."""
+        self._writing: dict[CopyKey, tuple[int, float]] = {}
+        self.owned: OwnedObjects | None = None
+        selector = f"{ORIGIN}={fleet_id}"
+        self.informers = {
+            kind: Informer(self.client, resource, label_selector=selector, handler=partial(self._handle, kind))
+            for kind, resource in ON_MEMBERS.items()
+        }
+
+    @property
+    def client(self) -> KubeClient:
+        return self.member.client
+
+    @property
+    def reachable(self) -> bool:
+        return self.member.reachable
+
+    @property
+    def synced(self) -> bool:
+        """Whether all of it was read at least once."""
+        return all(informer.synced.is_set() for informer in self.informers.values())
+
+    def get(self, kind: str, namespace: str, name: str) -> Obj | None:
+        """The copy as last seen."""
+        return self.informers[kind].store.get((namespace, name))
+
+    def of_host(self, wanted: str) -> list[CopyKey]:
+        """Keys of the copies that stand for the host object of that uid."""
+        return list(self._by_host.get(wanted, ()))
+
+    def copies(self, kind: str) -> list[Obj]:
+        """A snapshot of all copies of a kind."""
+        return list(self.informers[kind].store.values())
+
+    def count(self) -> int:
+        """How many objects of ours are there."""
+        return sum(len(informer.store) for informer in self.informers.values())
+
+    def used(self, key: CopyKey, wanted: str) -> int:
+        """Replicas that the copy of that host uid has or may still make."""
+        copy = self.get(*key)
+        seen = 0
+        if copy is not None and host_uid(copy) == wanted:
+            seen = max(replicas(copy), count(copy.get("status") or {}, "replicas"))
+        wrote, until = self._writing.get(key, (0, 0.0))
+        return max(seen, wrote) if time.monotonic() < until else seen
+
+    def writes(self, key: CopyKey, number: int) -> None:
+        """Note, before it is sent, that a copy is written with so many replicas."""
+        self._writing[key] = (number, time.monotonic() + WRITE_SEEN_WITHIN)
+
+    def _handle(self, kind: str, event: str, obj: Obj, old: Obj | None) -> None:
+        key: CopyKey = (kind, *name_of(obj))
+        owner = host_uid(obj)
+        if old is not None and host_uid(old) != owner:
+            self._forget(host_uid(old), key)
+        if event == "DELETED":
+            self._forget(owner, key)
+            self.fingerprints.pop(uid(obj), None)
+            if kind == "namespace":
+                self.namespaces.discard(obj["metadata"]["name"])
+        else:
+            self._by_host[owner].add(key)
+        if key in self._writing and event != "DELETED" and replicas(obj) == self._writing[key][0]:
+            del self._writing[key]
+        self._event(self, kind, event, obj, old)
+
+    def _forget(self, owner: str, key: CopyKey) -> None:
+        keys = self._by_host.get(owner)
+        if keys is not None:
+            keys.discard(key)
+            if not keys:
+                del self._by_host[owner]
+
+    def start(self) -> None:
+        """Follow the member."""
+        for kind, informer in self.informers.items():
+            self._tasks.spawn(informer.run(), f"member {self.name} {kind}", root=True)

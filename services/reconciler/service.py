@@ -1,0 +1,140 @@
+"""The reconciler as a service: host, fleet, queue, workers, gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from _fastpath.fair_queue import FairQueue
+
+from reclock.reconciler.v1 import reconciler_pb2_grpc
+from services.common.errors import StatusError
+from services.common.fleet import FleetWatcher
+from services.common.kube.client import KubeClient
+from services.common.kube.resource import NAMESPACES
+from services.common.service import Service
+from services.common.tasks import Backoff
+from services.reconciler.aggregations import Aggregations
+from services.reconciler.applier import Applier
+from services.reconciler.config import ReconcilerConfig
+from services.reconciler.controllers.context import Context
+from services.reconciler.dispatch import Dispatcher
+from services.reconciler.events import Recorder
+from services.reconciler.host_cache import HostCache
+from services.reconciler.host_owners import HostOwners
+from services.reconciler.members import Members
+from services.reconciler.metrics import QueueMetrics
+from services.reconciler.names import HOST, Obj
+from services.reconciler.router import Router
+from services.reconciler.rpc import QueueServicer, ReconcilerServicer
+from services.reconciler.world import World
+
+log = logging.getLogger(__name__)
+
+USER_AGENT = "reclock-reconciler"
+MAX_BACKOFF = 60.0
+
+
+class ReconcilerService(Service[ReconcilerConfig]):
+    """Reads everything first, then works; so a restart at any point only repeats what is already so."""
+
+    name = "reconciler"
+
+    def __init__(self, config: ReconcilerConfig) -> None:
+        super().__init__(config)
+        self.queue = FairQueue(workers=config.workers, max_delay=MAX_BACKOFF)
+        self.fleet = FleetWatcher(config.discovery_address, config.tls, user_agent=USER_AGENT)
+        self._client: KubeClient | None = None
+        self._members: Members | None = None
+        self._context: Context | None = None
+        self._waiting = "the host has not been reached yet"
+        self.checks["host"] = lambda: self._waiting or None
+        self.checks["fleet"] = self.fleet.check
+        self.metrics = QueueMetrics(self.queue)
+
+    async def start(self) -> None:
+        """Serve gRPC at once; everything else when the host is there."""
+        name = "reclock.reconciler.v1."
+        self.grpc.add(
+            reconciler_pb2_grpc.add_QueueServiceServicer_to_server,
+            QueueServicer(self.queue), f"{name}QueueService",
+        )  # fmt: skip
+        self.grpc.add(
+            reconciler_pb2_grpc.add_ReconcilerServiceServicer_to_server,
+            ReconcilerServicer(), f"{name}ReconcilerService",
+        )  # fmt: skip
+        self._client = await KubeClient.connect(
+            Path(self.config.host.kubeconfig), name=HOST, user_agent=USER_AGENT
+        )
+        self.metrics.register()
+        self.tasks.spawn(self._begin(self._client), "begin")
+
+    async def _begin(self, client: KubeClient) -> None:
+        fleet_id = await self._fleet_id(client)
+        self.queue.engage(HOST)
+        # What the host does costs members nothing: it may use every worker.
+        self.queue.set_cap(HOST, self.config.workers)
+        router: Router
+
+        def host_event(kind: str, event: str, obj: Obj, old: Obj | None) -> None:
+            router.host_event(kind, event, obj, old)
+
+        host = HostCache(client, host_event)
+        context = Context(
+            World(fleet_id, host), self.queue, Applier(), Recorder(client),
+            worker_lost_timeout=self.config.worker_lost_timeout,
+        )  # fmt: skip
+        router = Router(context)
+        owners = HostOwners(client, self.tasks, router.owner_changed)
+        members = Members(context, router, self.queue, self.config.sweep_seconds, self._task_failed)
+        self._members, self._context = members, context
+        aggregations = Aggregations(client, members.follow)
+        members.follow(aggregations.resources())
+        for kind, informer in host.informers.items():
+            self.tasks.spawn(informer.run(), f"host {kind}", root=True)
+        self.tasks.spawn(aggregations.informer.run(), "host apiaggregations", root=True)
+        self.tasks.spawn(context.events.run(), "events", root=True)
+        await self._read(host)
+        self.fleet.subscribe(members)
+        self.tasks.spawn(self.fleet.run(), "fleet", root=True)
+        router.started = True
+        dispatcher = Dispatcher(context, self.queue, owners)
+        for number in range(self.config.workers):
+            self.tasks.spawn(dispatcher.work(), f"worker {number}")
+        log.info("working for fleet %s", fleet_id)
+
+    async def _fleet_id(self, client: KubeClient) -> str:
+        """Uid of the host's kube-system; waits for the host."""
+        backoff = Backoff(initial=0.2, maximum=5.0)
+        while True:
+            try:
+                system = await client.get(NAMESPACES, None, "kube-system")
+            except StatusError as error:
+                self._waiting = error.message
+                await backoff.wait()
+                continue
+            return str(system["metadata"]["uid"])
+
+    async def _read(self, host: HostCache) -> None:
+        """Wait for the first complete read: on half of the host everything would look like garbage."""
+        while reason := host.missing():
+            self._waiting = reason
+            await asyncio.sleep(0.05)
+        self._waiting = ""
+
+    async def stop_intake(self) -> None:
+        """Hand out nothing new."""
+        self.queue.shut_down()
+
+    async def drain(self) -> None:
+        """Let running reconciles end."""
+        await self.queue.drain()
+
+    async def close(self) -> None:
+        """Leave members and host."""
+        self.metrics.unregister()
+        if self._members is not None:
+            await self._members.close()
+        if self._client is not None:
+            await self._client.close()

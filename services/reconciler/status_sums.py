@@ -1,0 +1,94 @@
+"""Statuses of copies summed to the status of their host object. Pure.
+
+Counts come from each member's newest known copy. A pod that its member is about to remove (there are more than
+were granted to it) does not count as available: otherwise a rollout would take the same pod away twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.reconciler.objects import count, replicas
+
+Status = dict[str, Any]
+
+REPLICASET_COUNTS = ("replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas")
+STATEFULSET_COUNTS = (
+    "replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas",
+)  # fmt: skip
+DAEMONSET_COUNTS = (
+    "currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady",
+    "updatedNumberScheduled", "numberAvailable", "numberUnavailable",
+)  # fmt: skip
+REQUIRED = {
+    "replicas", "currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady",
+    "currentReplicas", "updatedReplicas", "availableReplicas",
+}  # fmt: skip
+"""Written even when 0: their types do not leave them out, or clients read them without a default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What is known of one cluster's copy."""
+
+    cluster: str
+    status: Mapping[str, Any]
+    granted: int = 0
+    """Replicas that it may have (ReplicaSets only)."""
+    current: bool = False
+    """It carries the spec of the host object's generation, and its member has observed that spec."""
+
+
+def observed(host: Mapping[str, Any], copies: Sequence[Copy], complete: bool) -> int:
+    """The truthful observedGeneration: the host's generation once every copy was observed with its spec.
+
+    `complete`: nothing is missing (all replicas granted, a copy on every placed cluster).
+    """
+    before = count(host.get("status") or {}, "observedGeneration")
+    generation = int(host["metadata"].get("generation", 0))
+    return generation if complete and all(copy.current for copy in copies) else min(before, generation)
+
+
+def _total(copies: Sequence[Copy], fields: Sequence[str]) -> Status:
+    return {field: sum(count(copy.status, field) for copy in copies) for field in fields}
+
+
+def _finish(status: Status, host: Mapping[str, Any], copies: Sequence[Copy], complete: bool) -> Status:
+    status["observedGeneration"] = observed(host, copies, complete)
+    return {key: value for key, value in status.items() if value or key in REQUIRED}
+
+
+def replicaset(host: Mapping[str, Any], copies: Sequence[Copy]) -> Status:
+    """Status of a ReplicaSet: counts summed, failures of any member's copy named."""
+    status = _total(copies, REPLICASET_COUNTS)
+    status["availableReplicas"] = sum(min(count(c.status, "availableReplicas"), c.granted) for c in copies)
+    failures = [
+        {**entry, "message": f"{copy.cluster}: {entry.get('message', '')}"}
+        for copy in copies
+        for entry in copy.status.get("conditions") or []
+        if entry.get("type") == "ReplicaFailure" and entry.get("status") == "True"
+    ]
+    if failures:
+        status["conditions"] = failures[:1]
+    complete = sum(copy.granted for copy in copies) == replicas(host)
+    answer = _finish(status, host, copies, complete)
+    if not answer["availableReplicas"]:
+        del answer["availableReplicas"]
+    return answer
+
+
+def statefulset(host: Mapping[str, Any], copies: Sequence[Copy]) -> Status:
+    """Status of a StatefulSet. It lives in one cluster: revisions and conditions are that cluster's."""
+    status: Status = {}
+    for copy in copies[:1]:
+        status.update(copy.status)
+    status |= _total(copies, STATEFULSET_COUNTS)
+    return _finish(status, host, copies, bool(copies))
+
+
+def daemonset(host: Mapping[str, Any], copies: Sequence[Copy], placed: int) -> Status:
+    """Status of a DaemonSet over the `placed` clusters."""
+    status = _total(copies, DAEMONSET_COUNTS)
+    return _finish(status, host, copies, placed > 0 and len(copies) == placed)

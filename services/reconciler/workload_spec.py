@@ -1,0 +1,180 @@
+"""What a `Workload` says of its owner: pods, requests, constraints, and what the kind allows. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from services.reconciler.names import AT_MOST_ONCE, FINALIZER, Obj
+from services.reconciler.objects import annotations_of, labels_of, name_of, replicas, uid, workload_name
+
+MODES = {
+    "deployment": "Any", "replicaset": "Any", "statefulset": "Single", "job": "Single",
+    "daemonset": "Duplicated",
+}  # fmt: skip
+API_VERSIONS = {"job": "batch/v1"}
+KINDS = {
+    "deployment": "Deployment", "replicaset": "ReplicaSet", "statefulset": "StatefulSet",
+    "daemonset": "DaemonSet", "job": "Job",
+}  # fmt: skip
+CONSTRAINTS = (
+    "nodeSelector", "nodeName", "affinity", "tolerations", "priority", "priorityClassName",
+    "topologySpreadConstraints", "runtimeClassName", "schedulerName", "hostNetwork",
+)  # fmt: skip
+"""Fields of a pod spec that bear on where it may run."""
+JOB_CONTROLLER = "kubernetes.io/job-controller"
+
+_QUANTITY = re.compile(r"^([+-]?[\d.]+)(?:[eE]([+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)$")
+_UNITS = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)},
+    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)},
+}  # fmt: skip
+
+
+def quantity(text: str | int | float) -> Decimal:
+    """A Kubernetes quantity in its unit; ValueError when it is none."""
+    match = _QUANTITY.match(str(text).strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no Kubernetes quantity")
+    number, exponent, suffix = match.groups()
+    value = Decimal(number)
+    return value.scaleb(int(exponent)) if exponent else value * _UNITS[suffix or ""]
+
+
+def render(amount: Decimal) -> str:
+    """A quantity in its unit, or in thousandths where it is not whole."""
+    if amount == amount.to_integral_value():
+        return str(int(amount))
+    return f"{int((amount * 1000).to_integral_value(rounding=ROUND_CEILING))}m"
+
+
+def _requests(container: Mapping[str, Any]) -> dict[str, Decimal]:
+    resources = container.get("resources") or {}
+    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {name: quantity(value) for name, value in amounts.items()}
+
+
+def _add(into: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
+    for name, amount in amounts.items():
+        into[name] = into.get(name, Decimal(0)) + amount
+
+
+def _largest(into: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
+    for name, amount in amounts.items():
+        into[name] = max(into.get(name, Decimal(0)), amount)
+
+
+def pod_requests(spec: Mapping[str, Any]) -> dict[str, str]:
+    """What one pod asks of a node, as Kubernetes' scheduler counts it.
+
+    Containers and sidecars run together; an ordinary init container runs with the sidecars before it.
+    """
+    running: dict[str, Decimal] = {}
+    sidecars: dict[str, Decimal] = {}
+    starting: dict[str, Decimal] = {}
+    for container in spec.get("containers") or []:
+        _add(running, _requests(container))
+    for container in spec.get("initContainers") or []:
+        amounts = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, amounts)
+            _largest(starting, sidecars)
+        else:
+            _add(amounts, sidecars)
+            _largest(starting, amounts)
+    _add(running, sidecars)
+    _largest(running, starting)
+    _add(running, {name: quantity(value) for name, value in (spec.get("overhead") or {}).items()})
+    return {name: render(amount) for name, amount in sorted(running.items())}
+
+
+def pod_count(kind: str, owner: Mapping[str, Any]) -> int:
+    """How many pods the owner has at once; 0 for a DaemonSet, which has as many as its clusters have nodes."""
+    if kind == "daemonset":
+        return 0
+    if kind != "job":
+        return replicas(owner)
+    spec = owner.get("spec") or {}
+    parallelism = spec.get("parallelism")
+    pods = 1 if parallelism is None else int(parallelism)
+    completions = spec.get("completions")
+    return pods if completions is None else min(pods, int(completions))
+
+
+def managed_elsewhere(job: Mapping[str, Any]) -> bool:
+    """Whether another controller manages this Job."""
+    manager = (job.get("spec") or {}).get("managedBy")
+    return bool(manager) and manager != JOB_CONTROLLER
+
+
+def workload_spec(kind: str, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """The `spec` of the owner's Workload."""
+    spec = owner.get("spec") or {}
+    template = spec.get("template") or {}
+    pod = template.get("spec") or {}
+    pod_set = {
+        "name": "main",
+        "count": pod_count(kind, owner),
+        "requests": pod_requests(pod),
+        "constraints": {field: pod[field] for field in CONSTRAINTS if pod.get(field)},
+    }
+    once = kind == "statefulset" or (kind == "job" and annotations_of(owner).get(AT_MOST_ONCE) == "true")
+    return {
+        "owner": {
+            "apiVersion": API_VERSIONS.get(kind, "apps/v1"), "kind": KINDS[kind],
+            "name": name_of(owner)[1], "uid": uid(owner),
+        },
+        "podSets": [pod_set],
+        "mode": MODES[kind],
+        "suspend": bool(spec.get("suspend")) if kind == "job" else False,
+        "atMostOnce": once,
+        "labels": dict(labels_of(owner)),
+    }  # fmt: skip
+
+
+def new_workload(kind: str, owner: Mapping[str, Any]) -> Obj:
+    """The Workload to create for an owner that has none."""
+    spec = workload_spec(kind, owner)
+    namespace, name = name_of(owner)
+    reference = {**spec["owner"], "controller": True, "blockOwnerDeletion": True}
+    return {
+        "apiVersion": "reclock.dev/v1alpha1",
+        "kind": "Workload",
+        "metadata": {
+            "name": workload_name(kind, name), "namespace": namespace, "finalizers": [FINALIZER],
+            "ownerReferences": [reference],
+        },
+        "spec": spec,
+    }  # fmt: skip
+
+
+def placed(workload: Mapping[str, Any] | None) -> dict[str, int] | None:
+    """Cluster -> replicas as the scheduler placed it; None while nothing may run."""
+    if workload is None:
+        return None
+    placement = (workload.get("status") or {}).get("placement")
+    if not placement:
+        return None
+    return {entry["name"]: int(entry.get("replicas") or 0) for entry in placement.get("clusters") or []}
+
+
+def resolve_percent(value: Any, of: int) -> int:
+    """An int or a percentage of `of`, rounded down."""
+    if isinstance(value, str) and value.endswith("%"):
+        return of * int(value[:-1]) // 100
+    return int(value)
+
+
+def unavailable_budget(deployment: Mapping[str, Any]) -> int:
+    """Pods of a Deployment that moves between clusters may take away at once: its maxUnavailable, 1 at least."""
+    rolling = ((deployment.get("spec") or {}).get("strategy") or {}).get("rollingUpdate") or {}
+    value = rolling.get("maxUnavailable")
+    return max(1, resolve_percent("25%" if value is None else value, replicas(deployment)))
+
+
+def names(entries: Iterable[Mapping[str, Any]] | None) -> list[str]:
+    """The `name` of each entry that has one."""
+    return [str(entry["name"]) for entry in entries or [] if entry.get("name")]
