@@ -1,0 +1,285 @@
+"""Lists: one fleet version, every member at its own version of that moment, streamed in key order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.clock.snapshot import Position, Snapshot
+from services.aggregator.reads.member_list import MemberList
+from services.aggregator.reads.negotiate import Negotiated
+from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.query import EXACT, ReadOptions
+from services.aggregator.reads.respond import Outgoing, pretty
+from services.aggregator.reads.scope import LeftOut, Scope
+from services.aggregator.reads.tokens import Token, TokenCodec, scope_of, short
+from services.aggregator.reads.walk import Plan, Restart, Shown, Walk
+from services.aggregator.types import Aggregated, Call
+from services.common.errors import MemberUnreachable, StatusError, expired, not_acceptable, unavailable
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 8  # lists begun anew before giving up
+BATCH = 128  # objects per step
+MAX_PAGE = 10_000  # objects of a page, whatever `limit` says
+PAGE_BYTES = 16 * 1024 * 1024  # a page ends early above this: memory does not depend on `limit`
+TOO_OLD = "The resourceVersion for the provided list is too old."
+
+
+@dataclass(slots=True)
+class Request:
+    """One list request on its way."""
+
+    call: Call
+    aggregated: Aggregated
+    form: Negotiated
+    options: ReadOptions
+    clock: ResourceClock
+    presenter: Presenter
+    token: Token | None = None
+
+    @property
+    def scope(self) -> str:
+        """Names the walk that its continue tokens belong to."""
+        options = self.options
+        return scope_of(self.aggregated.key, self.call.info.namespace, options.labels.text, options.fields.text)
+
+
+class Lister:
+    """Answers lists; opens walks for watches that begin with the present state."""
+
+    def __init__(self, scope: Scope, codec: TokenCodec) -> None:
+        self._scope, self._codec = scope, codec
+
+    async def list(
+        self, call: Call, aggregated: Aggregated, form: Negotiated, options: ReadOptions, presenter: Presenter
+    ) -> web.StreamResponse:
+        """Answer a list; StatusError before anything was sent."""
+        if form.kind == "partial" and not form.as_list:
+            raise not_acceptable("you requested PartialObjectMetadata, but the requested object is a list")
+        request = Request(call, aggregated, form, options, self._scope.resource(aggregated), presenter)
+        if options.continued:
+            request.token = self._codec.decode(options.continued, request.scope)
+        for attempt in range(ATTEMPTS):
+            left = LeftOut()
+            out = Outgoing(call, form)
+            try:
+                walk = await self.open(request, left)
+                try:
+                    return await self._send(request, walk, out, left)
+                finally:
+                    await walk.close()
+            except Restart as reason:
+                log.info("list of %s: begun anew: %s", aggregated.key, reason)
+                if out.started:
+                    out.abort()
+                    raise ConnectionResetError("the list was broken off") from reason
+                if request.token is not None and request.token.version:
+                    raise self._codec.inconsistent(request.token) from reason
+            except StatusError:
+                if out.started:
+                    out.abort()
+                raise
+            await asyncio.sleep(0.02 * attempt)
+        raise unavailable(f"{aggregated.key}: no consistent list could be had, try again")
+
+    async def open(self, request: Request, left: LeftOut) -> Walk:
+        """Fix the version and ask the members; Restart when another version must be taken."""
+        snapshot = await self._snapshot(request)
+        plan = await self._plan(request, snapshot, left)
+        walk = Walk(request.clock, request.presenter, plan)
+        try:
+            await walk.open()
+            for cluster, error in walk.failed.items():
+                await self._judge(request, cluster, error, left)
+            await self._scope.close_gaps(request.aggregated, request.clock, left)
+        except BaseException:
+            await walk.close()
+            raise
+        return walk
+
+    async def _snapshot(self, request: Request) -> Snapshot:
+        options, clock, token = request.options, request.clock, request.token
+        if token is not None and token.version:
+            return self._of_token(request, token)
+        if token is None and options.number:
+            if options.match == EXACT or (not options.match and options.limit):
+                try:
+                    return await clock.vector_at(options.number)
+                except StatusError as error:
+                    raise expired(TOO_OLD) if error.code == 410 else error from error
+            return await clock.snapshot(linearizable=False, minimum=options.number)
+        return await clock.snapshot(linearizable=options.version != "0")
+
+    def _of_token(self, request: Request, token: Token) -> Snapshot:
+        """The walk's vector; 410 when a member left or came back as another one, or the version is too old."""
+        clock = request.clock
+        positions = {}
+        for cluster, (incarnation, version) in token.members.items():
+            position = clock.members[cluster].position if cluster in clock.members else None
+            if position is None or short(position.incarnation) != incarnation or token.version < clock.floor:
+                raise self._codec.inconsistent(token)
+            positions[cluster] = Position(position.incarnation, version, version, False)
+        return Snapshot(token.version, positions, [])
+
+    async def _plan(self, request: Request, snapshot: Snapshot, left: LeftOut) -> Plan:
+        call, aggregated, options, clock = request.call, request.aggregated, request.options, request.clock
+        clusters = self._scope.asked(clock, snapshot, left)
+        clusters = self._scope.node_scope(aggregated, options, clusters)
+        token, form = request.token, request.form
+        query = {"labelSelector": options.labels.text, "fieldSelector": options.fields.text}
+        if form.kind == "table":
+            # Without its metadata a row has neither key nor version.
+            query["includeObject"] = "Metadata" if options.include == "None" else options.include
+        limited = options.limit if options.version != "0" else 0
+        return Plan(
+            version=snapshot.version,
+            positions={cluster: snapshot.members[cluster] for cluster in clusters},
+            clients={cluster: clock.members[cluster].client for cluster in clusters},
+            path=aggregated.at(call.info.version).path(call.info.namespace or None),
+            namespace=call.info.namespace if aggregated.namespaced else "",
+            query={key: value for key, value in query.items() if value},
+            headers={"Accept": form.accept(many=True)},
+            table=form.kind == "table",
+            after=token.after if token else "",
+            limit=min(limited, MAX_PAGE),
+            field_selectors=self._scope.field_selectors(options, clusters),
+            member_headers=self._scope.access.headers(call, aggregated),
+        )
+
+    async def _judge(self, request: Request, cluster: str, error: StatusError, left: LeftOut) -> None:
+        """What a member's failure means for the list."""
+        if error.code == 404:
+            return  # it does not serve the type: it counts as empty
+        if error.code == 410 or (error.code == 504 and not isinstance(error, MemberUnreachable)):
+            # What it listed last was compacted, or it was set back: its feed must list anew.
+            if request.token is not None and request.token.version:
+                raise self._codec.inconsistent(request.token)
+            if request.options.match == EXACT or (request.options.number and request.options.limit):
+                raise expired(TOO_OLD)
+            await request.clock.refresh(cluster)
+            raise Restart(f"{cluster}: {error.message}")
+        if error.code == 403 and request.aggregated.authorization == "Member":
+            left.denied[cluster] = error.message
+        elif error.code in (400, 406, 422):
+            raise error
+        else:
+            left.away[cluster] = error.message
+
+    async def _send(
+        self, request: Request, walk: Walk, out: Outgoing, left: LeftOut
+    ) -> web.StreamResponse:
+        request.call.warnings.extend(w for w in left.warnings() if w not in request.call.warnings)
+        out.member_warnings = walk.warnings
+        envelope = Envelope(request, walk)
+        if walk.plan.limit:
+            return await self._page(request, walk, out, envelope)
+        await out.add([envelope.begin("", None)])
+        first = True
+        while (batch := await walk.next(BATCH)) is not None:
+            if batch:
+                await out.add(envelope.items(batch, first))
+                first = False
+        await out.add([envelope.end(first)])
+        return await out.finish()
+
+    async def _page(
+        self, request: Request, walk: Walk, out: Outgoing, envelope: Envelope
+    ) -> web.StreamResponse:
+        """A page is kept until it is whole: its metadata, which stands first, says what is left."""
+        parts: list[bytes] = []
+        count = size = 0
+        ended = False
+        while count < walk.plan.limit and size < PAGE_BYTES:
+            batch = await walk.next(min(BATCH, walk.plan.limit - count))
+            if batch is None:
+                ended = True
+                break
+            if batch:
+                parts.extend(envelope.items(batch, not parts))
+                count += len(batch)
+                size += sum(len(shown.body) for shown in batch)
+        more, left = (False, 0) if ended else await walk.rest()
+        token = ""
+        if more:
+            members = {c: (short(p.incarnation), p.read) for c, p in walk.plan.positions.items()
+                       if c not in walk.failed}  # fmt: skip
+            token = self._codec.encode(Token(request.scope, walk.last_key, walk.plan.version, members))
+        remaining = left if more and not request.options.selects else None
+        await out.add([envelope.begin(token, remaining), *parts, envelope.end(not parts)])
+        return await out.finish()
+
+
+class _Head(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    api_version: str = ""
+
+
+class Envelope:
+    """The list's own JSON around its items, in Kubernetes' order of fields."""
+
+    def __init__(self, request: Request, walk: Walk) -> None:
+        self._version = walk.plan.version
+        self._indent = request.form.pretty
+        self._drop_objects = request.options.include == "None" and request.form.kind == "table"
+        self._layout = walk.layout
+        self._field = b"rows" if walk.layout is not None else b"items"
+        self.kind, self.api_version = names_of(request, [source.current for source in walk.sources])
+
+    def begin(self, token: str, remaining: int | None) -> bytes:
+        """Up to the array's bracket."""
+        metadata: dict[str, object] = {"resourceVersion": str(self._version)}
+        if token:
+            metadata["continue"] = token
+        if token and remaining is not None:
+            metadata["remainingItemCount"] = remaining
+        head: dict[str, object] = {"kind": self.kind, "apiVersion": self.api_version, "metadata": metadata}
+        if self._layout is not None:
+            head["columnDefinitions"] = msgspec.Raw(self._layout.definitions)
+        text = msgspec.json.encode(head)
+        if self._indent:
+            return pretty(text)[:-2] + b',\n  "' + self._field + b'": ['
+        return text[:-1] + b',"' + self._field + b'":['
+
+    def items(self, batch: list[Shown], first: bool) -> list[bytes]:
+        """The objects with commas between (and before, unless `first`)."""
+        bodies = [shown.body for shown in batch]
+        if self._drop_objects:
+            bodies = [without_object(body) for body in bodies]
+        if self._indent:
+            bodies = [b"\n    " + pretty(body).replace(b"\n", b"\n    ") for body in bodies]
+        text = b",".join(bodies)
+        return [text] if first else [b",", text]
+
+    def end(self, empty: bool) -> bytes:
+        """Behind the last item."""
+        if self._indent:
+            return b"]\n}" if empty else b"\n  ]\n}"
+        return b"]}\n"
+
+
+def without_object(row: bytes) -> bytes:
+    """A Table's row whose object is not wanted."""
+    fields = msgspec.json.decode(row, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({**fields, "object": None})
+
+
+def names_of(request: Request, lists: list[MemberList]) -> tuple[str, str]:
+    """kind and apiVersion of the answer: as a member says, else as the type's are by convention."""
+    if request.form.kind == "table":
+        return "Table", f"meta.k8s.io/{request.form.version}"
+    for source in lists:
+        head = source.head.rstrip().rstrip(b"[").rstrip()
+        if head.endswith(b":"):
+            found = msgspec.json.decode(head + b"[]}", type=_Head)
+            if found.kind and found.api_version:
+                return found.kind, found.api_version
+    if request.form.kind == "partial":
+        return "PartialObjectMetadataList", f"meta.k8s.io/{request.form.version}"
+    aggregated = request.aggregated
+    return f"{aggregated.kind}List", aggregated.at(request.call.info.version).group_version

@@ -1,0 +1,246 @@
+"""One member's watch as a source of payloads: the bytes of objects, found by name and member version."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from _fastpath.splice import FrameSplitter, Meta, SpliceError, list_items, scan, scan_frame, table_row_object
+from services.aggregator.reads.member_list import Item, MemberList
+from services.aggregator.reads.table import Columns, columns_in
+from services.common.errors import MemberUnreachable, StatusError
+from services.common.kube.client import KubeClient
+from services.common.tasks import Backoff
+
+log = logging.getLogger(__name__)
+
+SILENCE = 150.0  # seconds; members send bookmarks every minute
+LIST_AHEAD = 1024 * 1024
+
+Key = tuple[str, str, int]  # namespace, name, member version
+
+
+class Payload:
+    """An object's bytes inside of `raw`, and the frames already made of it (by fleet version and form)."""
+
+    __slots__ = ("end", "frames", "key", "meta", "raw", "stream", "values")
+
+    def __init__(self, stream: MemberStream, key: Key, raw: bytes, meta: Meta, end: int) -> None:
+        self.stream, self.key, self.raw, self.meta, self.end = stream, key, raw, meta, end
+        self.frames: dict[tuple[int, str, int, bool], bytes] = {}
+        self.values: dict[str, str] | None = None  # of the JSON's selectable fields, once read
+
+    @property
+    def body(self) -> bytes:
+        """The object alone."""
+        return self.raw[self.meta.start : self.end]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What is watched, and in which form."""
+
+    path: str
+    accept_watch: str
+    accept_list: str
+    include: str
+    table: bool
+    kind: str
+    api_version: str
+
+
+class MemberStream:
+    """Watches one member from a version on (or lists it first), and keeps payloads until they are dropped.
+
+    `keep(payload)` decides about each that comes; `pause()` is awaited before more is read.
+    """
+
+    def __init__(
+        self, cluster: str, incarnation: str, client: KubeClient, options: StreamOptions, columns: Columns,
+        *, start: int, keep: Callable[[Payload, bool], bool], pause: Callable[[MemberStream], asyncio.Future[None] | None],
+    ) -> None:  # fmt: skip
+        self.cluster, self.incarnation, self.client = cluster, incarnation, client
+        self.payloads: dict[Key, Payload] = {}
+        self.size = 0
+        self.seen = start  # every event up to here (those at it perhaps not all) has come
+        self.connected = False
+        self._resume = start
+        self._options, self._columns = options, columns
+        self._keep, self._pause = keep, pause
+        self._waiters: dict[Key, asyncio.Future[None]] = {}
+        self._backoff = Backoff(initial=0.1, maximum=5.0)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"payloads:{cluster}{options.path}")
+
+    def may_come(self, version: int) -> bool:
+        """Can an event of this version still arrive?"""
+        return self.seen <= version
+
+    def wait(self, key: Key) -> asyncio.Future[None]:
+        """Done when the payload is there, or cannot come any more. Shield it: others wait on it too."""
+        future = self._waiters.get(key)
+        if future is None:
+            future = self._waiters[key] = asyncio.get_running_loop().create_future()
+        return future
+
+    def _wake(self, key: Key) -> None:
+        future = self._waiters.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def _wake_passed(self) -> None:
+        if self._waiters:
+            for key in [key for key in self._waiters if key[2] < self.seen]:
+                self._wake(key)
+
+    def put(self, payload: Payload) -> None:
+        """Keep a payload, from wherever it came."""
+        old = self.payloads.pop(payload.key, None)
+        if old is not None:
+            self.size -= len(old.raw)
+        self.payloads[payload.key] = payload
+        self.size += len(payload.raw)
+        self._wake(payload.key)
+
+    def drop(self, payload: Payload) -> None:
+        """Forget a payload."""
+        if self.payloads.get(payload.key) is payload:
+            del self.payloads[payload.key]
+            self.size -= len(payload.raw)
+
+    async def close(self) -> None:
+        """Stop watching; who waits is woken."""
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        for key in list(self._waiters):
+            self._wake(key)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                hint: float | None = None
+                try:
+                    if not self.seen:
+                        await self._list()
+                    await self._watch()
+                    self._backoff.reset()
+                    continue  # ended in order: Kubernetes ends every watch after a while
+                except StatusError as error:
+                    hint = error.retry_after
+                    self._failed(error)
+                except SpliceError as error:
+                    log.warning("payloads of %s%s: not a watch: %s", self.cluster, self._options.path, error)
+                self.connected = False
+                await self._backoff.wait(hint)
+        finally:
+            self.connected = False
+
+    def _failed(self, error: StatusError) -> None:
+        if error.code == 410:
+            # The member forgot what came after: what is missed by then is asked for one by one.
+            self.seen = self._resume = 0
+        level = logging.INFO if error.code in (404, 410) else logging.WARNING
+        if self._backoff.attempt == 0:
+            log.log(level, "payloads of %s%s: %s", self.cluster, self._options.path, error.message)
+
+    async def _list(self) -> None:
+        """Take the present state, of which `keep` wants what no log entry had yet."""
+        options = self._options
+        query = {"includeObject": options.include} if options.include else {}
+        listed = MemberList(
+            self.client, self.cluster, options.path, query, {"Accept": options.accept_list},
+            table=options.table, budget=LIST_AHEAD,
+        )  # fmt: skip
+        try:
+            await listed.opened()
+            if options.table:
+                self._columns.learn(self.cluster, columns_in(listed.head))
+            while await listed.more():
+                for item in listed.take():
+                    self._offer_item(item)
+            version = listed.version
+        finally:
+            await listed.close()
+        self.seen = self._resume = version
+        self._wake_passed()
+
+    def _offer_item(self, item: Item) -> None:
+        key = (item.namespace, item.name, int(item.version or 0))
+        payload = Payload(self, key, item.raw, item.meta, item.end)
+        if self._keep(payload, True):
+            self.put(payload)
+        self._wake(key)
+
+    async def _watch(self) -> None:
+        options = self._options
+        query = {
+            "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": str(self._resume),
+            "timeoutSeconds": str(random.randint(1800, 3600)), "includeObject": options.include or None,
+        }  # fmt: skip
+        stream = self.client.stream(
+            "GET", options.path, query=query, headers={"Accept": options.accept_watch, "Accept-Encoding": "identity"},
+            sock_read=SILENCE,
+        )  # fmt: skip
+        async with stream as response:
+            self.connected = True
+            self._backoff.reset()
+            splitter = FrameSplitter()
+            content = response.content
+            while chunk := await content.readany():
+                for frame in splitter.feed(chunk):
+                    self._take(frame)
+                paused = self._pause(self)
+                if paused is not None:
+                    await paused
+            if splitter.pending:
+                raise MemberUnreachable(f"cluster {self.cluster}: its watch was cut")
+
+    def _take(self, frame: bytes) -> None:
+        type_, meta = scan_frame(frame)
+        if type_ == "ERROR":
+            raise error_of(frame[meta.start : meta.end])
+        raw, end = frame, meta.end
+        if self._options.table:
+            version = int(meta.version or 0)
+            raw, meta, end = self._row(frame, meta)
+            if type_ == "BOOKMARK":
+                self._passed(version or int(meta.version or 0), bookmark=True)
+                return
+        version = int(meta.version or 0)
+        if type_ == "BOOKMARK":
+            self._passed(version, bookmark=True)
+            return
+        key = (meta.namespace, meta.name, version)
+        if key not in self.payloads:
+            payload = Payload(self, key, raw, meta, end)
+            if self._keep(payload, False):
+                self.put(payload)
+        self._passed(version)
+
+    def _row(self, frame: bytes, meta: Meta) -> tuple[bytes, Meta, int]:
+        head, spans, tail = list_items(frame[meta.start : meta.end], b"rows")
+        self._columns.learn(self.cluster, columns_in(head, tail))
+        if len(spans) != 1:
+            raise SpliceError(f"a Table of {len(spans)} rows in a watch")
+        a, b = spans[0]
+        row = frame[meta.start + a : meta.start + b]
+        start, end = table_row_object(row)
+        return row, scan(row, start), end
+
+    def _passed(self, version: int, *, bookmark: bool = False) -> None:
+        if version > self.seen:
+            self._resume = version if bookmark else self.seen
+            self.seen = version
+            self._wake_passed()
+        elif bookmark and version == self.seen:
+            self._resume = version
+
+
+def error_of(body: bytes) -> StatusError:
+    """The Status inside of an ERROR frame."""
+    status = msgspec.json.decode(body)
+    return StatusError.from_status(status if isinstance(status, dict) else {})

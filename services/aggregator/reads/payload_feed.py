@@ -1,0 +1,275 @@
+"""Payloads of one resource in one form, from every member, shared by all watchers of that form.
+
+A log entry says that an object changed; its bytes come from here, found by cluster, incarnation, name and
+member version. Log and payloads arrive independently: who needs one that is not there yet waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from typing import Protocol
+
+from _fastpath.marker import Marker
+from _fastpath.splice import SpliceError, list_items, scan, table_row_object
+from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.clock.position import Position
+from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
+from services.aggregator.reads.table import Columns, columns_in
+from services.aggregator.types import Aggregated
+from services.common.errors import MemberUnreachable, StatusError
+from services.common.kube.client import KubeClient
+
+log = logging.getLogger(__name__)
+
+KEEP = 8 * 1024 * 1024  # bytes kept of payloads that every present watcher may have used already
+HARD = 64 * 1024 * 1024  # bytes above which payloads go even if the log has not named them yet
+PRIVATE = 2 * 1024 * 1024  # bytes per member that a private feed reads ahead of its watcher
+FETCHES = 16  # single objects asked for at once
+FETCH_TIMEOUT = 2.0
+
+
+class User(Protocol):
+    """A watcher: all up to `position` was sent."""
+
+    position: int
+
+
+class PayloadFeed:
+    """A shared feed drops its oldest payloads; a private one (for a watcher far behind) waits for its watcher."""
+
+    def __init__(
+        self, clock: ResourceClock, aggregated: Aggregated, served: str, options: StreamOptions, columns: Columns,
+        *, version: int, positions: Mapping[str, Position], private: bool = False,
+    ) -> None:  # fmt: skip
+        self.clock, self.columns, self.private = clock, columns, private
+        self.covers_from = version  # payloads of entries above it are here, or will come
+        self.users: set[User] = set()
+        self.closed = False
+        self._options = options
+        self._resource = aggregated.at(served)
+        self._streams: dict[str, MemberStream] = {}
+        self._order: deque[Payload] = deque()
+        self._size = 0
+        self._paused: dict[str, asyncio.Future[None]] = {}
+        self._fetching: dict[tuple[str, str, str, int], asyncio.Task[Payload | None]] = {}
+        self._slots = asyncio.Semaphore(FETCHES)
+        self._gap_until: dict[str, int] = {}
+        for cluster, position in positions.items():
+            self._open(cluster, position.incarnation, 0 if position.diff else position.resume)
+
+    @property
+    def layout(self) -> Columns:
+        """The Table's columns as members told them."""
+        return self.columns
+
+    def covers(self, position: int) -> bool:
+        """Can a watcher at `position` go on with this feed?"""
+        return not self.closed and position >= self.covers_from
+
+    def _open(self, cluster: str, incarnation: str, start: int) -> MemberStream | None:
+        member = self.clock.members.get(cluster)
+        if member is None or self.closed:
+            return None
+        stream = MemberStream(
+            cluster, incarnation, member.client, self._options, self.columns,
+            start=start, keep=self._keep, pause=self._pause,
+        )  # fmt: skip
+        self._streams[cluster] = stream
+        return stream
+
+    def stream(self, cluster: str, incarnation: str) -> MemberStream | None:
+        """The member's stream; begun now for a member that joined or came back as another one."""
+        found = self._streams.get(cluster)
+        if found is not None and found.incarnation == incarnation:
+            return found
+        member = self.clock.members.get(cluster)
+        if member is None:
+            return None
+        position = member.position
+        current = position.target if position is not None and position.target else (
+            position.incarnation if position is not None else "")
+        if current != incarnation:
+            return None
+        if found is not None:
+            task = asyncio.get_running_loop().create_task(found.close(), name=f"payloads:close:{cluster}")
+            task.add_done_callback(lambda _: None)
+        return self._open(cluster, incarnation, 0)
+
+    # Keeping and dropping.
+
+    def _keep(self, payload: Payload, listed: bool) -> bool:
+        namespace, name, version = payload.key
+        if listed:
+            marker = self.clock.marker(payload.stream.cluster, namespace, name)
+            if marker is not None and marker.version > version:
+                return False
+            if marker is not None and marker.version == version and marker.fleet <= self._low():
+                return False
+        self._size += 2 * len(payload.raw)  # its frames are about as long
+        self._order.append(payload)
+        if not self.private and self._size > KEEP:
+            self._evict()
+        return True
+
+    def _low(self) -> int:
+        return min((user.position for user in self.users), default=self.clock.head)
+
+    def _evict(self) -> None:
+        while self._order and self._size > KEEP:
+            payload = self._order[0]
+            fleet = self._fleet_of(payload)
+            if fleet is None and self._size < HARD:
+                return
+            if fleet is not None:
+                self.covers_from = max(self.covers_from, fleet)
+            self._order.popleft()
+            self._forget(payload)
+
+    def _fleet_of(self, payload: Payload) -> int | None:
+        """The fleet version that a payload's event got; None when it has none yet."""
+        namespace, name, version = payload.key
+        newest = self.clock.marker(payload.stream.cluster, namespace, name)
+        if newest is None:
+            return self.clock.head  # gone from the log, tombstone and all
+        if newest.version < version:
+            return None
+        one: Marker | None = newest
+        while one is not None and one.version > version:
+            one = one.prev
+        return one.fleet if one is not None else newest.fleet
+
+    def _forget(self, payload: Payload) -> None:
+        self._size -= 2 * len(payload.raw)
+        payload.stream.drop(payload)
+
+    def _pause(self, stream: MemberStream) -> asyncio.Future[None] | None:
+        if not self.private or stream.size <= PRIVATE:
+            return None
+        future = asyncio.get_running_loop().create_future()
+        self._paused[stream.cluster] = future
+        return future
+
+    def consumed(self, marker: Marker) -> None:
+        """A private feed's watcher is past this entry: older payloads of the member are not needed any more."""
+        stream = self._streams.get(marker.cluster)
+        if stream is None or not stream.payloads:
+            return
+        for payload in list(stream.payloads.values()):
+            if payload.key[2] >= marker.version:
+                break
+            self._forget(payload)
+        if stream.size <= PRIVATE and (paused := self._paused.pop(marker.cluster, None)) and not paused.done():
+            paused.set_result(None)
+
+    # Finding.
+
+    def find(self, marker: Marker) -> Payload | None:
+        """The payload of an entry, if it is here. O(1)."""
+        stream = self._streams.get(marker.cluster)
+        if stream is None or stream.incarnation != marker.incarnation:
+            return None
+        return stream.payloads.get((marker.namespace, marker.name, marker.version))
+
+    def may_come(self, marker: Marker) -> bool:
+        """Can the member's watch still bring it?"""
+        stream = self.stream(marker.cluster, marker.incarnation)
+        return stream is not None and stream.may_come(marker.version)
+
+    async def wait(self, marker: Marker, seconds: float) -> Payload | None:
+        """Wait for the member's watch to bring it; None when it did not, or cannot."""
+        stream = self.stream(marker.cluster, marker.incarnation)
+        if stream is None:
+            return None
+        future = stream.wait((marker.namespace, marker.name, marker.version))
+        await asyncio.wait((future,), timeout=seconds)
+        return self.find(marker)
+
+    async def fetch(self, marker: Marker) -> Payload | None:
+        """Ask the member for the object; None when it has a newer one or none (the log will tell).
+
+        StatusError when it did not answer. Watchers that need the same object share the request.
+        """
+        key = (marker.cluster, marker.namespace, marker.name, marker.version)
+        task = self._fetching.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._fetch(marker), name=f"payload:{key}")
+            self._fetching[key] = task
+            task.add_done_callback(lambda done: self._fetched(key, done))
+        return await asyncio.shield(task)
+
+    def _fetched(self, key: tuple[str, str, str, int], task: asyncio.Task[Payload | None]) -> None:
+        self._fetching.pop(key, None)
+        if not task.cancelled():
+            task.exception()  # told to who awaits it; nobody may be left
+
+    async def _fetch(self, marker: Marker) -> Payload | None:
+        member = self.clock.members.get(marker.cluster)
+        stream = self.stream(marker.cluster, marker.incarnation)
+        if member is None or stream is None:
+            return None
+        body = await self._get(member.client, marker)
+        if body is None:
+            return None
+        try:
+            payload = self._parse(stream, body)
+        except SpliceError as error:
+            raise MemberUnreachable(f"cluster {marker.cluster}: its answer is no object: {error}") from error
+        if payload.key[2] != marker.version or payload.meta.uid != marker.uid:
+            return None
+        self._size += 2 * len(payload.raw)
+        self._order.append(payload)
+        stream.put(payload)
+        return payload
+
+    async def _get(self, client: KubeClient, marker: Marker) -> bytes | None:
+        path = self._resource.path(marker.namespace or None, marker.name)
+        query = {"includeObject": self._options.include} if self._options.include else None
+        headers = {"Accept": self._options.accept_watch}
+        async with self._slots:
+            try:
+                answer = await client.request("GET", path, query=query, headers=headers, timeout=FETCH_TIMEOUT)
+            except StatusError as error:
+                if error.code == 404:
+                    return None
+                raise
+        return answer.body
+
+    def _parse(self, stream: MemberStream, body: bytes) -> Payload:
+        if not self._options.table:
+            meta = scan(body, 0, True)
+            return Payload(stream, (meta.namespace, meta.name, int(meta.version or 0)), body, meta, meta.end)
+        head, spans, tail = list_items(body, b"rows")
+        self.columns.learn(stream.cluster, columns_in(head, tail))
+        row = body[slice(*spans[0])] if spans else b"{}"
+        start, end = table_row_object(row)
+        meta = scan(row, start)
+        return Payload(stream, (meta.namespace, meta.name, int(meta.version or 0)), row, meta, end)
+
+    # Giving up.
+
+    def given_up(self, marker: Marker) -> bool:
+        """Was a gap opened that covers this entry already?"""
+        return marker.fleet <= self._gap_until.get(marker.cluster, 0)
+
+    async def give_up(self, marker: Marker) -> None:
+        """Open a gap: the member's live objects are sent anew once it answers. In etcd when this returns."""
+        until = self.clock.head
+        await self.clock.open_gap(marker.cluster)
+        self._gap_until[marker.cluster] = max(until, self._gap_until.get(marker.cluster, 0))
+        log.warning("%s: payload of %s/%s (version %d) did not come: gap opened",
+                    marker.cluster, marker.namespace, marker.name, marker.version)  # fmt: skip
+
+    async def close(self) -> None:
+        """End all streams."""
+        self.closed = True
+        streams, self._streams = list(self._streams.values()), {}
+        for task in list(self._fetching.values()):
+            task.cancel()
+        for paused in self._paused.values():
+            if not paused.done():
+                paused.set_result(None)
+        await asyncio.gather(*(stream.close() for stream in streams))
+        self._order.clear()

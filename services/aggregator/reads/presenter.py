@@ -1,0 +1,60 @@
+"""A member's bytes as clients see them: fleet version, cluster annotation, owners' and events' uids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from _fastpath.splice import Meta, splice
+from services.aggregator.owners import Owners
+from services.aggregator.reads.fields import UID_FIELDS
+from services.aggregator.types import Aggregated
+
+
+class Presenter:
+    """One per aggregated resource. `present` is the hot path: synchronous, one copy of the object."""
+
+    def __init__(self, owners: Owners, aggregated: Aggregated) -> None:
+        self._owners = owners
+        self._names: dict[str, bytes] = {}
+        self._events = aggregated.resource == "events" and aggregated.group in ("", "events.k8s.io")
+
+    def present(
+        self, cluster: str, buf: bytes, meta: Meta, version: int, end: int = -1
+    ) -> bytes | None:
+        """The object (without what stands around it in `buf`); None when `resolve` is needed first."""
+        owners: Mapping[str, str | None] | None = None
+        if meta.owners:
+            owners = self._owners.outgoing(cluster, [owner.uid for owner in meta.owners])
+            if owners is None:
+                return None
+        return self._splice(cluster, buf, meta, version, end, owners)
+
+    async def resolve(
+        self, cluster: str, buf: bytes, meta: Meta, version: int, end: int = -1
+    ) -> bytes:
+        """As `present`, asking the member about owners that are not known yet."""
+        owners = await self._owners.resolve(cluster, meta.owners, meta.namespace)
+        return self._splice(cluster, buf, meta, version, end, owners)
+
+    async def show(self, cluster: str, buf: bytes, meta: Meta, version: int, end: int = -1) -> bytes:
+        """`present`, or `resolve` where it must be."""
+        done = self.present(cluster, buf, meta, version, end)
+        return done if done is not None else await self.resolve(cluster, buf, meta, version, end)
+
+    def shown_values(self, cluster: str, values: dict[str, str]) -> dict[str, str]:
+        """Selectable fields as clients see them: uids of copies are the host objects'."""
+        uids = [field for field in UID_FIELDS if values.get(field)]
+        if not uids:
+            return values
+        return {**values, **{field: self._owners.object_uid(cluster, values[field]) for field in uids}}
+
+    def _splice(
+        self, cluster: str, buf: bytes, meta: Meta, version: int, end: int,
+        owners: Mapping[str, str | None] | None,
+    ) -> bytes:  # fmt: skip
+        name = self._names.get(cluster)
+        if name is None:
+            name = self._names[cluster] = cluster.encode()
+        uids: Any = self._owners.object_uids(cluster) if self._events else None
+        return splice(buf, meta, b"%d" % version, name, owners or None, end, uids or None)

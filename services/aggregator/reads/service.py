@@ -1,0 +1,146 @@
+"""Reads of aggregated resources: what the front and the writes call."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from _fastpath.splice import Meta, SpliceError, scan
+from services.aggregator.clock.clock import Clock, ResourceClock
+from services.aggregator.owners import Owners
+from services.aggregator.reads.access import Identity, MemberAccess
+from services.aggregator.reads.feed_pool import FeedPool
+from services.aggregator.reads.getter import Getter, is_status
+from services.aggregator.reads.lister import Lister
+from services.aggregator.reads.negotiate import Negotiated, negotiate
+from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.query import check_version, decode_list, decode_watch, include
+from services.aggregator.reads.respond import Outgoing, pretty
+from services.aggregator.reads.scope import Scope
+from services.aggregator.reads.tokens import TokenCodec
+from services.aggregator.reads.watch import WatchSession
+from services.aggregator.types import Aggregated, Call
+from services.common.errors import MemberUnreachable, not_acceptable, unavailable
+
+
+class Reads:
+    """Get, list and watch of every aggregated resource, and the showing of what members answer to writes.
+
+    `token_secret` signs continue tokens: all replicas and restarts of a fleet need the same.
+    """
+
+    def __init__(
+        self, clock: Clock, owners: Owners, *, fleet_id: str, token_secret: bytes, identity: Identity
+    ) -> None:
+        self._clock, self._owners = clock, owners
+        self._scope = Scope(clock, owners, MemberAccess(identity))
+        self._lister = Lister(self._scope, TokenCodec(fleet_id, token_secret))
+        self._getter = Getter(self._scope)
+        self._pool = FeedPool()
+        self._presenters: dict[str, Presenter] = {}
+
+    def _presenter(self, aggregated: Aggregated) -> Presenter:
+        found = self._presenters.get(aggregated.key)
+        if found is None:
+            found = self._presenters[aggregated.key] = Presenter(self._owners, aggregated)
+        return found
+
+    @staticmethod
+    def _negotiate(call: Call) -> Negotiated:
+        headers = call.request.headers
+        return negotiate(
+            headers.get("Accept", ""), query=call.query, user_agent=headers.get("User-Agent", "")
+        )
+
+    async def get(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
+        """GET of one object, or of a subresource that is the object too (status)."""
+        form = self._negotiate(call)
+        if form.as_list:
+            raise not_acceptable("you requested PartialObjectMetadataList, but the requested object is not a list")
+        version = call.query.get("resourceVersion", "")
+        check_version(version)
+        shape = include(call.query) if form.kind == "table" else ""
+        body, warnings = await self._getter.get(
+            call, aggregated, form, version, shape, self._presenter(aggregated), call.info.subresource
+        )
+        out = Outgoing(call, form)
+        out.member_warnings = list(warnings)
+        await out.add([pretty(body) if form.pretty else body])
+        return await out.finish()
+
+    async def list(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
+        """GET of a collection."""
+        options = decode_list(call.query, call.info, aggregated)
+        form = self._negotiate(call)
+        return await self._lister.list(call, aggregated, form, options, self._presenter(aggregated))
+
+    async def watch(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
+        """Watch of a collection or of one object."""
+        options = decode_watch(call.query, call.info, aggregated)
+        session = WatchSession(
+            call, aggregated, self._negotiate(call), options, scope=self._scope, lister=self._lister,
+            pool=self._pool, presenter=self._presenter(aggregated),
+        )  # fmt: skip
+        return await session.serve()
+
+    async def show(
+        self, clock: ResourceClock, cluster: str, body: bytes, accept: str = "", *, timeout: float = 5.0
+    ) -> bytes:
+        """A member's answer to a write as clients see it: once the log has its version, under that number.
+
+        StatusError 504 when the log did not get it in time (the outcome is not known), 503 when the object
+        was changed again in a way that passed this version over. A Status is returned as it is.
+        """
+        if is_status(body):
+            return body
+        meta = _scan(cluster, body)
+        marker = await clock.wait_version(
+            cluster, meta.namespace, meta.name, meta.uid, int(meta.version or 0), timeout=timeout
+        )
+        if marker is None:
+            return await self._newer(clock, cluster, body)
+        return await self._presenter(clock.aggregated).show(cluster, body, meta, marker.fleet, meta.end)
+
+    async def _newer(self, clock: ResourceClock, cluster: str, body: bytes) -> bytes:
+        """The write's state was passed over by a diff: what stands there now carries a number."""
+        meta = _scan(cluster, body)
+        member = clock.members.get(cluster)
+        if member is None:
+            raise unavailable(f"cluster {cluster} is leaving the fleet, try again")
+        path = clock.aggregated.at().path(meta.namespace or None, meta.name)
+        for _ in range(5):
+            answer = await member.client.request("GET", path)
+            now = _scan(cluster, answer.body)
+            marker = await clock.wait_version(
+                cluster, now.namespace, now.name, now.uid, int(now.version or 0), timeout=5.0
+            )
+            if marker is not None:
+                return await self._presenter(clock.aggregated).show(
+                    cluster, answer.body, now, marker.fleet, now.end
+                )
+        raise unavailable(f"cluster {cluster}: its events lag behind, try again")
+
+    async def show_unversioned(self, clock: ResourceClock, cluster: str, body: bytes) -> bytes:
+        """An object that is in no log (dry runs, deleted ones): shown under its last number, if it has one."""
+        if is_status(body):
+            return body
+        try:
+            meta = scan(body, 0, True)
+        except SpliceError:
+            return body  # an answer without metadata (a Scale's review and the like) has nothing to translate
+        marker = clock.marker(cluster, meta.namespace, meta.name)
+        version = marker.fleet if marker is not None and marker.uid == meta.uid else clock.head
+        return await self._presenter(clock.aggregated).show(cluster, body, meta, version, meta.end)
+
+    async def close(self) -> None:
+        """End all payload feeds."""
+        await self._pool.close()
+
+
+def _scan(cluster: str, body: bytes) -> Meta:
+    try:
+        return scan(body, 0, True)
+    except SpliceError as error:
+        raise MemberUnreachable(f"cluster {cluster}: its answer is no object: {error}") from error
+
+
+__all__ = ["Reads"]

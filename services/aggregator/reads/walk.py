@@ -1,0 +1,161 @@
+"""The members' lists at one fleet version, merged, numbered and spliced: what lists and new watches share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.clock.position import Position
+from services.aggregator.reads.member_list import Item
+from services.aggregator.reads.merge import Merge
+from services.aggregator.reads.paged import MemberPages
+from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.table import Columns, Layout, columns_in
+from services.common.errors import StatusError
+from services.common.kube.client import KubeClient
+
+log = logging.getLogger(__name__)
+
+READ_AHEAD = 16 * 1024 * 1024  # bytes read ahead of the client, over all members of one list
+MIN_AHEAD = 256 * 1024
+
+
+class Restart(Exception):
+    """The list cannot be had at this version: take a new one. Carries the reason for logs."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """Which members are asked, at what version, and for what."""
+
+    version: int  # the fleet version of everything in the answer
+    positions: dict[str, Position]
+    clients: dict[str, KubeClient]
+    path: str
+    namespace: str
+    query: dict[str, str]  # selectors and Table's options
+    headers: dict[str, str]
+    table: bool = False
+    after: str = ""
+    limit: int = 0
+    field_selectors: dict[str, str] = field(default_factory=dict)  # per cluster, where uids differ
+    member_headers: Mapping[str, str] = field(default_factory=dict)  # impersonation
+
+
+@dataclass(slots=True)
+class Shown:
+    """One object as a client gets it."""
+
+    key: str
+    cluster: str
+    version: int
+    body: bytes  # the object's bytes, or a Table's row around it
+
+
+class Walk:
+    """Opened member lists. `failed` names members that did not answer, with why; close it when done."""
+
+    def __init__(self, clock: ResourceClock, presenter: Presenter, plan: Plan) -> None:
+        self._clock, self._presenter, self.plan = clock, presenter, plan
+        self.failed: dict[str, StatusError] = {}
+        self.sources: list[MemberPages] = []
+        self._merge: Merge[Item] = Merge([])
+        self.columns = Columns()
+        self.layout: Layout | None = None  # of a Table, once opened
+        self.taken = 0  # items consumed, hidden ones too
+        self.last_key = plan.after
+
+    async def open(self) -> None:
+        """Ask all members at once and wait until each answered or failed."""
+        plan = self.plan
+        budget = max(MIN_AHEAD, READ_AHEAD // max(1, len(plan.positions)))
+        share = self._share(len(plan.positions))
+        pages = []
+        for cluster in sorted(plan.positions):
+            query = dict(plan.query)
+            if cluster in plan.field_selectors:
+                query["fieldSelector"] = plan.field_selectors[cluster]
+            headers = {**plan.headers, **(plan.member_headers if cluster else {})}
+            pages.append(MemberPages(
+                plan.clients[cluster], cluster, plan.path, query, headers, table=plan.table, budget=budget,
+                version=plan.positions[cluster].read, after=plan.after, limit=share, namespace=plan.namespace,
+            ))  # fmt: skip
+        self.sources = pages
+        results = await asyncio.gather(*(p.current.opened() for p in pages), return_exceptions=True)
+        for page, result in zip(pages, results, strict=True):
+            if isinstance(result, StatusError):
+                self.failed[page.cluster] = result
+            elif isinstance(result, BaseException):
+                raise result
+        self.sources = [page for page in pages if page.cluster not in self.failed]
+        self._merge = Merge(self.sources)
+        if plan.table:
+            for page in self.sources:
+                self.columns.learn(page.cluster, columns_in(page.current.head))
+            self.layout = self.columns.layout()
+
+    def _share(self, members: int) -> int:
+        """Objects to ask each member for: its part of a page and some, as parts differ."""
+        limit = self.plan.limit
+        return limit if members < 2 or limit == 0 else min(limit, limit * 13 // (members * 10) + 16)
+
+    async def next(self, most: int) -> list[Shown] | None:
+        """The next objects in key order, None at the end; Restart, or StatusError when a member broke off."""
+        items = await self._merge.next(most)
+        if not items:
+            return None
+        self.taken += len(items)
+        self.last_key = items[-1][1].key
+        out = []
+        for index, item in items:
+            cluster = self.sources[index].cluster
+            version = self._number(cluster, item)
+            if version is None:
+                continue
+            body = self._presenter.present(cluster, item.raw, item.meta, version, item.end)
+            if body is None:
+                body = await self._presenter.resolve(cluster, item.raw, item.meta, version, item.end)
+            if self.layout is not None:
+                row = item.raw[: item.meta.start] + body + item.raw[item.end :]
+                body = self.layout.row(cluster, self.columns.places(cluster), row)
+            out.append(Shown(item.key, cluster, version, body))
+        return out
+
+    def _number(self, cluster: str, item: Item) -> int | None:
+        """The object's fleet version at the list's; None when another member's of that name is shown."""
+        clock, version = self._clock, self.plan.version
+        marker = clock.marker(cluster, item.namespace, item.name)
+        at_head = marker is not None and marker.fleet <= version
+        if not at_head:
+            marker = clock.marker_at(cluster, item.namespace, item.name, version)
+        if marker is None or marker.deleted or str(marker.version) != item.version or marker.uid != item.meta.uid:
+            raise Restart(f"{cluster}: {item.key} at {item.version} has no marker at {version}")
+        if marker.incarnation != self.plan.positions[cluster].incarnation:
+            raise Restart(f"{cluster}: {item.key} is of another incarnation")
+        if not at_head or clock.is_clash(item.namespace, item.name):
+            shown = clock.shown_at(item.namespace, item.name, version)
+            if shown is None or shown.cluster != cluster:
+                return None
+        return marker.fleet
+
+    async def rest(self) -> tuple[bool, int | None]:
+        """Is there more behind what was taken, and how many objects (None: not known)."""
+        left = self._merge.waiting
+        counted: int | None = 0
+        for source in self.sources:
+            more, count = await source.rest()
+            left = left or more
+            counted = None if counted is None or count is None else counted + count
+        return left, None if counted is None else max(0, counted - self.taken)
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warning headers of members, as they came."""
+        return [text for source in self.sources for text in source.current.warnings]
+
+    async def close(self) -> None:
+        """End all requests."""
+        await asyncio.gather(*(source.close() for source in self.sources))

@@ -1,0 +1,292 @@
+"""Watches: where one starts, what it is told first, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import replace
+
+from aiohttp import web
+
+from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.reads.feed_pool import FeedPool, json_form
+from services.aggregator.reads.frames import Frames, error_event
+from services.aggregator.reads.judge import Judge, Key
+from services.aggregator.reads.lister import ATTEMPTS, BATCH, Lister, Request
+from services.aggregator.reads.negotiate import Negotiated
+from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.query import EXACT, ReadOptions
+from services.aggregator.reads.respond import HOLD
+from services.aggregator.reads.scope import LeftOut, Scope
+from services.aggregator.reads.table import Columns, columns_in
+from services.aggregator.reads.walk import Restart, Walk
+from services.aggregator.reads.watcher import Feeds, Watcher
+from services.aggregator.types import Aggregated, Call
+from services.common.errors import StatusError, expired, unavailable
+
+log = logging.getLogger(__name__)
+
+RECHECK = 30.0  # seconds between looks at what members let the client see
+
+
+class WatchSession:
+    """One watch request."""
+
+    def __init__(
+        self, call: Call, aggregated: Aggregated, form: Negotiated, options: ReadOptions, *, scope: Scope,
+        lister: Lister, pool: FeedPool, presenter: Presenter,
+    ) -> None:  # fmt: skip
+        self.clock: ResourceClock = scope.resource(aggregated)
+        self._call, self._aggregated = call, aggregated
+        self._form, self._options = replace(form, as_list=False), options
+        self._scope, self._lister, self._pool, self._presenter = scope, lister, pool, presenter
+        self._served = call.info.version or aggregated.version
+        namespace = call.info.namespace if aggregated.namespaced else ""
+        self._judge = Judge(options, namespace)
+        self._left = LeftOut()
+        self._response: web.StreamResponse | None = None
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._include = ""
+        if form.kind == "table":
+            self._include = "Metadata" if options.include == "None" else options.include
+        self._checked = time.monotonic()
+        self._granted: frozenset[str] = frozenset()
+
+    async def serve(self) -> web.StreamResponse:
+        """Answer the watch. StatusError only before anything was sent; later ones become ERROR events."""
+        deadline = time.monotonic() + self._options.timeout
+        watcher: Watcher | None = None
+        try:
+            watcher = await self._begin()
+            await self._start()
+            await watcher.run(deadline)
+        except StatusError as error:
+            await self._fail(error)
+        except Restart as reason:
+            log.info("watch of %s: its initial state is gone: %s", self._aggregated.key, reason)
+            await self._fail(expired("The resourceVersion for the provided watch is too old."))
+        finally:
+            if watcher is not None and watcher.feeds is not None:
+                for feed in watcher.feeds.all():
+                    self._pool.release(feed, watcher)
+        assert self._response is not None
+        await self._response.write_eof()
+        return self._response
+
+    # Sending.
+
+    async def _start(self) -> None:
+        """Send the head and what was held back until now."""
+        if self._response is not None:
+            return
+        response = web.StreamResponse(status=200)
+        response.content_type = self._form.content_type
+        response.headers["Cache-Control"] = "no-cache, private"
+        response.enable_chunked_encoding()
+        self._call.warnings.extend(w for w in self._left.warnings() if w not in self._call.warnings)
+        await response.prepare(self._call.request)
+        self._response = response
+        if self._held:
+            data, self._held = b"".join(self._held), []
+            await response.write(data)
+
+    async def _write(self, data: bytes) -> None:
+        if self._response is not None:
+            await self._response.write(data)
+            return
+        self._held.append(data)
+        self._held_size += len(data)
+        if self._held_size >= HOLD:
+            await self._start()
+
+    async def _fail(self, error: StatusError) -> None:
+        """Kubernetes: once a version could be read, errors are events of the stream."""
+        if self._response is None:
+            self._held.clear()
+            if error.code not in (410, 504):
+                raise error
+        await self._start()
+        assert self._response is not None
+        await self._response.write(error_event(error))
+
+    # Starting.
+
+    async def _begin(self) -> Watcher:
+        options, clock = self._options, self.clock
+        if options.initial_events:
+            return await self._with_state()
+        if not options.number:
+            position = (await clock.snapshot(linearizable=options.version != "0")).version
+        else:
+            position = options.number
+            clock.cursor(min(position, clock.head))  # 410 before anything is opened for it
+        await self._permissions()
+        if self._judge.on_payload:
+            await self._rebuild_set(position)
+        columns = self._pool.columns(self._aggregated, self._served)
+        if self._form.kind == "table" and not columns.definitions:
+            await self._learn_columns(columns)
+        layout = columns.layout() if self._form.kind == "table" else None
+        return await self._watcher(self._frames(layout), position)
+
+    def _frames(self, layout: object) -> Frames:
+        resource = self._aggregated.at(self._served)
+        return Frames(self._form, self._aggregated.kind, resource.group_version, layout, self._include)  # type: ignore[arg-type]
+
+    async def _watcher(self, frames: Frames, position: int) -> Watcher:
+        watcher = Watcher(
+            self.clock, self._aggregated, self._options, frames, self._judge, self._presenter, self._write, position
+        )  # fmt: skip
+        feeds = Feeds(await self._pool.acquire(
+            watcher, self.clock, self._aggregated, self._served, self._form, self._include))  # fmt: skip
+        watcher.feeds = feeds
+        if self._judge.on_payload and self._form.kind != "json":
+            feeds.fields = await self._pool.acquire(
+                watcher, self.clock, self._aggregated, self._served, json_form(), "")  # fmt: skip
+        watcher.denied = frozenset(self._left.denied)
+        watcher.switch = lambda: self._switch(watcher)
+        if self._aggregated.authorization == "Member":
+            watcher.recheck = self._recheck
+        return watcher
+
+    async def _switch(self, watcher: Watcher) -> None:
+        feeds = watcher.feeds
+        assert feeds is not None
+        args = (watcher, self.clock, self._aggregated, self._served)
+        if feeds.shown.private or feeds.shown.closed:
+            feeds.shown = await self._pool.better(feeds.shown, *args, self._form, self._include)
+        if feeds.fields is not None and feeds.fields.private:
+            feeds.fields = await self._pool.better(feeds.fields, *args, json_form(), "")
+
+    # The present state first.
+
+    async def _with_state(self) -> Watcher:
+        options = self._options
+        for attempt in range(ATTEMPTS):
+            self._left = LeftOut()
+            request = self._request(replace(options, match="", limit=0))
+            try:
+                walk = await self._lister.open(request, self._left)
+                try:
+                    return await self._send_state(walk)
+                finally:
+                    await walk.close()
+            except Restart as reason:
+                if self._response is not None:
+                    raise
+                log.info("watch of %s: state taken anew: %s", self._aggregated.key, reason)
+                self._held, self._held_size = [], 0
+            await asyncio.sleep(0.02 * attempt)
+        raise unavailable(f"{self._aggregated.key}: no consistent state could be had, try again")
+
+    def _request(self, options: ReadOptions) -> Request:
+        # Lists know the same selectors: the members choose, also by fields of the payload.
+        return Request(
+            self._call, self._aggregated, replace(self._form, as_list=True), options, self.clock, self._presenter
+        )  # fmt: skip
+
+    async def _send_state(self, walk: Walk) -> Watcher:
+        version = walk.plan.version
+        await self._permissions()
+        columns = self._pool.columns(self._aggregated, self._served)
+        for source in walk.sources:
+            if walk.layout is not None:
+                columns.learn(source.cluster, columns_in(source.current.head))
+        frames = self._frames(walk.layout)
+        self._judge.start = version
+        self._judge.absent = frozenset(self._left.away)
+        self._judge.plain = self._judge.plain and not self._left.away
+        # Opened before the state is sent: what happens meanwhile is read beside it.
+        watcher = await self._watcher(frames, version)
+        try:
+            matching: list[Key] = []
+            while (batch := await walk.next(BATCH)) is not None:
+                out = []
+                for shown in batch:
+                    if shown.cluster in self._left.denied:
+                        continue
+                    out.append(frames.object("ADDED", shown.version, shown.body))
+                    if self._judge.on_payload:
+                        namespace, _, name = shown.key.rpartition("/")
+                        matching.append((namespace, name))
+                if out:
+                    await self._write(b"".join(out))
+            self._judge.begin(matching, complete=not self._left.away)
+            if self._options.mark_initial_end:
+                await self._write(frames.bookmark(version, initial_end=True))
+        except BaseException:
+            assert watcher.feeds is not None
+            for feed in watcher.feeds.all():
+                self._pool.release(feed, watcher)
+            raise
+        return watcher
+
+    async def _rebuild_set(self, position: int) -> None:
+        """What matched at the client's version: without it, every touched object is told anew."""
+        left = LeftOut()
+        options = replace(self._options, version=str(position), match=EXACT, limit=0)
+        form = Negotiated("partial", "v1", as_list=True)
+        request = replace(self._request(options), form=form)
+        matching: list[Key] = []
+        complete = True
+        try:
+            walk = await self._lister.open(request, left)
+            try:
+                while (batch := await walk.next(BATCH)) is not None:
+                    for shown in batch:
+                        namespace, _, name = shown.key.rpartition("/")
+                        matching.append((namespace, name))
+                complete = not left.away and not walk.failed
+            finally:
+                await walk.close()
+        except (Restart, StatusError) as error:
+            if isinstance(error, StatusError) and error.code in (400, 422):
+                raise
+            log.info("watch of %s: what matched at %d cannot be told: %s", self._aggregated.key, position, error)
+            complete = False
+        self._judge.begin(matching, complete=complete)
+
+    async def _learn_columns(self, columns: Columns) -> None:
+        """Ask one member after the other for the Table's columns: they go out with the first event."""
+        path = self._aggregated.at(self._served).path()
+        headers = {"Accept": self._form.accept(many=True)}
+        for cluster, member in self.clock.members.items():
+            if member.state == "NoType":
+                continue
+            try:
+                answer = await member.client.request("GET", path, query={"limit": 1}, headers=headers, timeout=2.0)
+            except StatusError as error:
+                log.info("columns of %s on %s: %s", self._aggregated.key, cluster, error.message)
+                continue
+            head, _, rest = answer.body.partition(b'"rows":')
+            if rest and head.rstrip().endswith(b","):
+                columns.learn(cluster, columns_in(head + b'"rows":'))
+                return
+
+    # Permissions of members.
+
+    async def _permissions(self) -> None:
+        if self._aggregated.authorization != "Member":
+            return
+        clusters = list(self.clock.members)
+        granted = await self._scope.permitted(
+            self._call, self._aggregated, self.clock, clusters, LeftOut() if self._granted else self._left, "watch")
+        self._granted = frozenset(granted)
+        self._left.denied |= {c: "it does not let this user watch" for c in clusters
+                              if c not in self._granted and c not in self._left.away and c not in self._left.denied}
+
+    async def _recheck(self) -> None:
+        if time.monotonic() - self._checked < RECHECK:
+            return
+        self._checked = time.monotonic()
+        before = self._granted
+        left = LeftOut()
+        clusters = list(self.clock.members)
+        granted = frozenset(await self._scope.permitted(
+            self._call, self._aggregated, self.clock, clusters, left, "watch"))
+        # A member that cannot be asked keeps its verdict.
+        now = granted | {c for c in before if c in left.away}
+        if now != before:
+            raise expired("the clusters that this user may watch have changed")

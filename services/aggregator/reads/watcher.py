@@ -1,0 +1,241 @@
+"""One client's watch: the log walked in order, each entry with its payload, in the client's form."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from _fastpath.marker import CLASH, DIFF, LEAVE, Marker
+from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.reads.fields import values_of
+from services.aggregator.reads.frames import Frames, with_labels
+from services.aggregator.reads.judge import Judge, Type
+from services.aggregator.reads.member_stream import Payload
+from services.aggregator.reads.payload_feed import PayloadFeed
+from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.query import ReadOptions, too_old
+from services.aggregator.types import Aggregated
+from services.common.errors import StatusError
+
+log = logging.getLogger(__name__)
+
+TAKE = 256  # entries per step
+PATIENCE = 1.0  # seconds that a payload may be late
+BOOKMARK_EVERY = 50.0  # seconds; clients are promised one a minute
+NO_EVENT = (DIFF, LEAVE, CLASH)  # deletions that the member never told
+
+
+@dataclass(slots=True)
+class Feeds:
+    """Where a watch's payloads come from; `fields` are whole objects, where the shown form is not enough."""
+
+    shown: PayloadFeed
+    fields: PayloadFeed | None = None
+
+    def all(self) -> list[PayloadFeed]:
+        """One or both."""
+        return [self.shown] if self.fields is None else [self.shown, self.fields]
+
+
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class Watcher:
+    """Sends everything after `position`; `permitted` says which clusters this client may see (None: all)."""
+
+    def __init__(
+        self, clock: ResourceClock, aggregated: Aggregated, options: ReadOptions, frames: Frames, judge: Judge,
+        presenter: Presenter, write: Write, position: int,
+    ) -> None:  # fmt: skip
+        self.position = position
+        self.denied: frozenset[str] = frozenset()
+        self.feeds: Feeds | None = None
+        self.switch: Callable[[], Awaitable[None]] | None = None  # looks for a better feed
+        self.recheck: Callable[[], Awaitable[None]] | None = None  # raises when the permitted members changed
+        self._clock, self._aggregated, self._options = clock, aggregated, options
+        self._frames, self._judge, self._presenter, self._write = frames, judge, presenter, write
+        self._out: list[bytes] = []
+        self._layout_id = 0 if frames.layout is None else id(frames.layout)
+        self._drop_object = options.include == "None" and frames.layout is not None
+
+    async def run(self, deadline: float) -> None:
+        """Until `deadline` (monotonic). StatusError ends the watch with an ERROR event."""
+        cursor = self._clock.cursor(self.position)
+        bookmark_at = time.monotonic() + BOOKMARK_EVERY
+        while True:
+            entries = cursor.take(TAKE)
+            if entries:
+                await self._send(entries)
+                await self._flush()
+            self.position = max(self.position, cursor.position)
+            now = time.monotonic()
+            if entries and now < deadline:
+                continue
+            if self._options.bookmarks and (now >= bookmark_at or now >= deadline):
+                await self._write(self._frames.bookmark(self.position))
+                bookmark_at = now + BOOKMARK_EVERY
+            if now >= deadline:
+                return
+            if self.switch is not None:
+                await self.switch()
+            if self.recheck is not None:
+                await self.recheck()
+            await cursor.wait(min(deadline, bookmark_at, now + 10.0) - now)
+
+    async def _flush(self) -> None:
+        if self._out:
+            data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
+            self._out.clear()
+            await self._write(data)
+
+    async def _send(self, entries: Sequence[Marker]) -> None:
+        feeds = self.feeds
+        assert feeds is not None
+        if len(entries) > 1:
+            await self._prefetch(entries, feeds)
+        for entry in entries:
+            if entry.cluster not in self.denied:
+                frame = self._quick(entry, feeds.shown)
+                if frame is None:
+                    frame = await self._slow(entry, feeds)
+                if frame:
+                    self._out.append(frame)
+            if feeds.shown.private:
+                for feed in feeds.all():
+                    feed.consumed(entry)
+            self.position = entry.fleet
+
+    def _quick(self, entry: Marker, feed: PayloadFeed) -> bytes | None:
+        """The frame, b"" for nothing to send, None when something must be waited for. The hot path."""
+        judge = self._judge
+        if judge.on_payload or entry.kind in NO_EVENT:
+            return None
+        type_ = judge.decide(entry, None)
+        if type_ is None:
+            judge.sent(entry, None)
+            return b""
+        payload = feed.find(entry)
+        if payload is None:
+            return None
+        key = (entry.fleet, type_, self._layout_id, self._frames.told)
+        frame = payload.frames.get(key) if not self._drop_object else None
+        if frame is None:
+            body = self._presenter.present(entry.cluster, payload.raw, payload.meta, entry.fleet, payload.end)
+            if body is None:
+                return None
+            frame = self._frame(entry, type_, payload, body, feed)
+            if not self._drop_object:
+                payload.frames[key] = frame
+        self._frames.told = True
+        judge.sent(entry, type_)
+        return frame
+
+    async def _slow(self, entry: Marker, feeds: Feeds) -> bytes:
+        judge = self._judge
+        values = None
+        if judge.on_payload and judge.needs_payload(entry):
+            judged = await self._payload(entry, feeds.fields or feeds.shown)
+            if judged is None:
+                judge.skipped(entry)
+                return b""
+            values = self._values(judged)
+        type_ = judge.decide(entry, values)
+        if type_ is None:
+            judge.sent(entry, None)
+            return b""
+        payload = await self._payload(entry, feeds.shown)
+        if payload is None:
+            if type_ == "DELETED":
+                judge.sent(entry, type_)
+                return self._frames.gone(entry, entry.fleet, self._old_labels(entry) or entry.labels)
+            judge.skipped(entry)
+            return b""
+        body = await self._presenter.show(entry.cluster, payload.raw, payload.meta, entry.fleet, payload.end)
+        frame = self._frame(entry, type_, payload, body, feeds.shown)
+        judge.sent(entry, type_)
+        return frame
+
+    def _frame(self, entry: Marker, type_: Type, payload: Payload, body: bytes, feed: PayloadFeed) -> bytes:
+        if type_ == "DELETED" and entry.type != "DELETED" and self._options.labels:
+            # It left the selector: Kubernetes shows the state that still matched.
+            old = self._old_labels(entry)
+            if old is not None:
+                body = with_labels(body, old)
+        layout = self._frames.layout
+        if layout is not None:
+            if self._drop_object:
+                body = b"null"
+            row = payload.raw[: payload.meta.start] + body + payload.raw[payload.end :]
+            body = layout.row(entry.cluster, feed.columns.places(entry.cluster), row)
+        return self._frames.object(type_, entry.fleet, body)
+
+    @staticmethod
+    def _old_labels(entry: Marker) -> dict[str, str] | None:
+        before = entry.before
+        return before.labels if before is not None else None
+
+    def _values(self, payload: Payload) -> dict[str, str]:
+        """The payload's selectable fields, with the host's uids where copies have others."""
+        fields = self._options.fields.on_payload
+        if payload.values is None or any(term.field not in payload.values for term in fields.terms):
+            body = payload.body
+            found = values_of(fields, body, self._aggregated.group, self._aggregated.resource)
+            payload.values = {**(payload.values or {}), **found}
+        return self._presenter.shown_values(payload.stream.cluster, payload.values)
+
+    async def _prefetch(self, entries: Sequence[Marker], feeds: Feeds) -> None:
+        """Ask for all objects of a batch at once that only the members can still give."""
+        wanted = []
+        for feed in feeds.all():
+            wanted += [
+                feed.fetch(entry) for entry in entries
+                if feed.find(entry) is None and entry.type != "DELETED" and self._judge.needs_payload(entry)
+                and not feed.may_come(entry) and not self._superseded(entry) and not feed.given_up(entry)
+            ]  # fmt: skip
+        if len(wanted) > 1:
+            await asyncio.gather(*wanted, return_exceptions=True)  # failures show when the entry's turn comes
+        else:
+            for coroutine in wanted:
+                coroutine.close()
+
+    def _superseded(self, entry: Marker) -> bool:
+        """Has the object a later entry in the log?"""
+        newest = self._clock.marker(entry.cluster, entry.namespace, entry.name)
+        return newest is None or newest.fleet > entry.fleet
+
+    async def _payload(self, entry: Marker, feed: PayloadFeed) -> Payload | None:
+        """The entry's payload; None when it cannot be had and a later entry makes up for it."""
+        payload = feed.find(entry)
+        if payload is not None or (entry.type == "DELETED" and entry.kind in NO_EVENT):
+            return payload
+        until = time.monotonic() + PATIENCE
+        tried = 0.0
+        while not feed.given_up(entry) and not feed.closed:
+            left = until - time.monotonic()
+            if left > 0 and feed.may_come(entry):
+                await self._flush()
+                payload = await feed.wait(entry, left)
+                if payload is not None:
+                    return payload
+                continue
+            payload = feed.find(entry)
+            if payload is not None or entry.type == "DELETED" or self._superseded(entry):
+                return payload
+            try:
+                return await feed.fetch(entry)
+            except StatusError as error:
+                if left <= 0 or (error.code < 500 and error.code != 429):
+                    log.info("%s: %s/%s: %s", entry.cluster, entry.namespace, entry.name, error.message)
+                    await feed.give_up(entry)
+                    return None
+                tried = min(0.2, tried + 0.05)
+                await asyncio.sleep(tried)
+        return feed.find(entry)
+
+
+def expired_at(clock: ResourceClock, position: int) -> StatusError:
+    """410 for a watch that would begin before the window."""
+    return too_old(position, clock.floor)
