@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 MANAGER = "reclock-discovery"
 PARALLEL = 8
+LATENCY_PERIOD = 30.0
+"""Seconds between writes that only bring a latency up to date."""
 
 
 class ClusterObjects:
@@ -47,6 +49,7 @@ class ClusterObjects:
         self._wake = asyncio.Event()
         self._labels: dict[str, Mapping[str, str]] = {}
         """Cluster -> provider's labels as last applied."""
+        self._written: dict[str, float] = {}
         self.last_error = ""
 
     # Keeper.
@@ -134,8 +137,15 @@ class ClusterObjects:
             await self._apply_labels(name, labels)
             self._labels[name] = dict(labels)
         status = to_status(record)
-        if obj is None or differs(obj.get("status") or {}, status):
+        if obj is None or differs(obj.get("status") or {}, status) or self._latency_due(name, obj, status):
             await self._apply_status(name, status)
+            self._written[name] = asyncio.get_running_loop().time()
+
+    def _latency_due(self, name: str, obj: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+        """Whether the latency alone is worth a write: it changed, and the last write is a while ago."""
+        old = (obj.get("status") or {}).get("latency")
+        age = asyncio.get_running_loop().time() - self._written.get(name, 0.0)
+        return old != status.get("latency") and age > LATENCY_PERIOD
 
     async def _apply_labels(self, name: str, labels: Mapping[str, str]) -> None:
         """Create the object or bring our labels up to date; keys that the operator holds are left to them."""
@@ -164,6 +174,7 @@ class ClusterObjects:
         if not (obj.get("status") or {}).get("provider"):
             return
         labels = self._labels.get(name, {})
+        self._written.pop(name, None)
         if operator_part(obj, labels).empty:
             try:
                 await self._client.delete(CLUSTERS, None, name, uid=obj["metadata"]["uid"])

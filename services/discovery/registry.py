@@ -159,6 +159,9 @@ class Registry:
         if REACHABLE not in record.conditions:
             record.set_condition(REACHABLE, "Unknown", "NotProbedYet", "no probe has ended yet")
             record.set_condition(READY, "Unknown", "NotProbedYet", "no probe has ended yet")
+        if fresh and not record.uid:
+            # The same address is the same cluster: no need to show it until its first probe says so.
+            record.uid = next((r.uid for r in self.records.values() if r.server == record.server), "")
         self._find_same(record)
         if fresh:
             log.info("cluster %s engaged (%s, %s)", record.name, record.server, record.source)

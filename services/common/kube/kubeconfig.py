@@ -25,8 +25,12 @@ class KubeconfigError(ValueError):
     """What is wrong with a kubeconfig, and where. Names files and entries, never their contents."""
 
 
-def parse(data: bytes) -> dict[str, Any]:
-    """Decode YAML or JSON into a kubeconfig; checks that it is one."""
+def parse(data: bytes, *, complete: bool = False) -> dict[str, Any]:
+    """Decode YAML or JSON into a kubeconfig; checks that it is one.
+
+    With `complete` all sections must be there (empty ones are written as null): a file that is cut off is
+    often still YAML.
+    """
     try:
         config = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as error:
@@ -39,7 +43,11 @@ def parse(data: bytes) -> dict[str, Any]:
         raise KubeconfigError("is empty")
     if not isinstance(config, dict) or config.get("kind", "Config") != "Config":
         raise KubeconfigError("is no kubeconfig (kind: Config)")
-    for section in ("clusters", "contexts", "users"):
+    sections = ("clusters", "contexts", "users")
+    missing = [section for section in sections if section not in config]
+    if complete and missing:
+        raise KubeconfigError(f"is incomplete: no {', '.join(missing)}")
+    for section in sections:
         entries = config.get(section)
         if entries is None:
             config[section] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import glob
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,9 @@ from services.discovery.providers.watcher import FolderWatcher
 
 log = logging.getLogger(__name__)
 
+QUIET = 1.0
+"""Seconds since a file's last change after which a context that is missing in it is really gone: a writer may be
+in the middle of it, and a kubeconfig that is cut off is often still YAML."""
 MAX_FILE = 4 * 1024 * 1024
 IGNORED = ("~", ".swp", ".tmp", ".lock")
 
@@ -31,6 +35,8 @@ class FileState:
     """Context -> what is wrong with it now."""
     problem: str = ""
     """What is wrong with the whole file now."""
+    settling: bool = False
+    """Contexts are missing, and the file was written just now: look again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,9 @@ def read_contexts(path: Path, before: FileState) -> FileState:
     try:
         if path.stat().st_size > MAX_FILE:
             raise kc.KubeconfigError(f"is larger than {MAX_FILE // 1024 // 1024} MiB")
-        config = kc.parse(path.read_bytes())
+        data = path.read_bytes()
+        written = path.stat().st_mtime
+        config = kc.parse(data, complete=bool(before.contexts))
     except OSError as error:
         return FileState(before.contexts, {}, f"cannot be read: {error.strerror}")
     except kc.KubeconfigError as error:
@@ -109,6 +117,10 @@ def read_contexts(path: Path, before: FileState) -> FileState:
             state.bad[context] = str(error)
             if context in before.contexts:
                 state.contexts[context] = before.contexts[context]
+    missing = [context for context in before.contexts if context not in kc.contexts(config)]
+    if missing and abs(time.time() - written) < QUIET:
+        state.settling = True
+        state.contexts.update({context: before.contexts[context] for context in missing})
     return state
 
 
@@ -134,7 +146,8 @@ class FileProviderTask:
                 expansion = await asyncio.to_thread(expand, self._paths)
                 watcher.watch(expansion.folders)
                 publish(await self._read(expansion))
-                await watcher.changed()
+                settling = any(state.settling for state in self._states.values())
+                await watcher.changed(QUIET if settling else None)
         finally:
             watcher.close()
 

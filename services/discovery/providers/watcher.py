@@ -60,10 +60,10 @@ class FolderWatcher:
             except OSError as error:
                 log.debug("%s: cannot be watched: %s", path, error.strerror)
 
-    async def changed(self) -> None:
-        """Return after a change (settled) or when a rescan is due."""
+    async def changed(self, limit: float | None = None) -> None:
+        """Return after a change (settled), after `limit` seconds or when a rescan is due."""
         try:
-            await asyncio.wait_for(self._event.wait(), self._rescan)
+            await asyncio.wait_for(self._event.wait(), min(limit or self._rescan, self._rescan))
             await asyncio.sleep(SETTLE)
         except TimeoutError:
             return
