@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 USER_AGENT = "reclock-reconciler"
 MAX_BACKOFF = 60.0
+HOST_WEIGHT = 100.0
 
 
 class ReconcilerService(Service[ReconcilerConfig]):
@@ -72,9 +73,8 @@ class ReconcilerService(Service[ReconcilerConfig]):
 
     async def _begin(self, client: KubeClient) -> None:
         fleet_id = await self._fleet_id(client)
-        self.queue.engage(HOST)
-        # What the host does costs members nothing: it may use every worker.
-        self.queue.set_cap(HOST, self.config.workers)
+        # What the host does costs members nothing: it may use every worker, and goes first.
+        self.queue.engage(HOST, weight=HOST_WEIGHT, cap=self.config.workers)
         router: Router
 
         def host_event(kind: str, event: str, obj: Obj, old: Obj | None) -> None:

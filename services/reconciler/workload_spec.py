@@ -91,6 +91,14 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, str]:
     return {name: render(amount) for name, amount in sorted(running.items())}
 
 
+def volume_claims(spec: Mapping[str, Any]) -> list[str]:
+    """Names of the claims, and claim templates, that the pods mount."""
+    volumes = ((spec.get("template") or {}).get("spec") or {}).get("volumes") or []
+    named = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume.get("persistentVolumeClaim")]
+    templates = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates") or []]
+    return [*named, *templates]
+
+
 def pod_count(kind: str, owner: Mapping[str, Any]) -> int:
     """How many pods the owner has at once; 0 for a DaemonSet, which has as many as its clusters have nodes."""
     if kind == "daemonset":
@@ -115,11 +123,14 @@ def workload_spec(kind: str, owner: Mapping[str, Any]) -> dict[str, Any]:
     spec = owner.get("spec") or {}
     template = spec.get("template") or {}
     pod = template.get("spec") or {}
+    constraints = {field: pod[field] for field in CONSTRAINTS if pod.get(field)}
+    if claims := volume_claims(spec):
+        constraints["volumeClaims"] = claims
     pod_set = {
         "name": "main",
         "count": pod_count(kind, owner),
         "requests": pod_requests(pod),
-        "constraints": {field: pod[field] for field in CONSTRAINTS if pod.get(field)},
+        "constraints": constraints,
     }
     once = kind == "statefulset" or (kind == "job" and annotations_of(owner).get(AT_MOST_ONCE) == "true")
     return {

@@ -1,0 +1,120 @@
+"""Division of ReplicaSets over clusters: never too many, never moved without need, safe while caches lag."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reconciler.division import Limits, Part, divide
+
+EVEN = {"east": 2, "west": 2}
+
+
+def whole(name: str, desired: int, granted: dict[str, int]) -> Part:
+    """A part whose members run exactly what was granted."""
+    return Part(name, desired, granted, granted, granted)
+
+
+def test_new_replicaset_follows_the_placement() -> None:
+    assert divide([Part("a", 4)], EVEN) == {"a": {"east": 2, "west": 2}}
+
+
+def test_without_placement_nothing_runs() -> None:
+    assert divide([whole("a", 4, EVEN)], {}) == {"a": {}}
+
+
+def test_scale_down_takes_from_the_furthest_above() -> None:
+    assert divide([whole("a", 3, {"east": 3, "west": 1})], {"east": 2, "west": 1}) == {"a": {"east": 2, "west": 1}}
+
+
+def test_scale_down_takes_what_is_not_available_first() -> None:
+    part = Part("a", 3, EVEN, EVEN, {"east": 2, "west": 1})
+    assert divide([part], EVEN)["a"] == {"east": 2, "west": 1}
+
+
+def test_scale_up_gives_to_the_furthest_below_and_moves_nothing() -> None:
+    assert divide([whole("a", 6, {"east": 3, "west": 1})], {"east": 3, "west": 3}) == {"a": {"east": 3, "west": 3}}
+
+
+def test_sums_over_replicasets_follow_the_placement_through_a_rollout() -> None:
+    old, new = dict(EVEN), dict[str, int]()
+    for step in range(1, 5):
+        grants = divide([whole("new", step - 1, new), whole("old", 4 - step, old)], EVEN)
+        old, new = grants["old"], grants["new"]
+        grants = divide([whole("new", step, new), whole("old", 4 - step, old)], EVEN)
+        old, new = grants["old"], grants["new"]
+        assert {c: old.get(c, 0) + new.get(c, 0) for c in EVEN} == EVEN
+    assert (old, new) == ({}, EVEN)
+
+
+def test_a_raise_waits_until_the_other_member_was_seen_to_shrink() -> None:
+    running = {"east": 4}
+    taken = divide([Part("a", 4, running, running, running)], {"west": 4}, Limits(budget=1))
+    assert taken == {"a": {"east": 3}}
+    still = divide([Part("a", 4, taken["a"], running, running)], {"west": 4}, Limits(budget=1))
+    assert still == {"a": {"east": 3}}
+    seen = divide([Part("a", 4, taken["a"], {"east": 3}, {"east": 3})], {"west": 4}, Limits(budget=1))
+    assert seen == {"a": {"east": 3, "west": 1}}
+
+
+def test_moves_stop_while_the_workload_is_short() -> None:
+    part = Part("a", 4, {"east": 3, "west": 1}, {"east": 3, "west": 1}, {"east": 3})
+    assert divide([part], {"west": 4}, Limits(budget=1)) == {"a": {"east": 3, "west": 1}}
+
+
+def test_what_is_not_available_moves_without_budget() -> None:
+    part = Part("a", 2, {"east": 2}, {"east": 2}, {})
+    assert divide([part], {"west": 2}, Limits(budget=0)) == {"a": {}}
+
+
+def test_a_lost_cluster_no_longer_counts() -> None:
+    grants = divide([whole("a", 4, EVEN)], {"west": 4}, Limits(gone={"east"}))
+    assert grants == {"a": {"west": 4}}
+
+
+def test_no_more_than_was_placed_plus_surge() -> None:
+    grants = divide([whole("a", 8, EVEN)], EVEN, Limits(total=4))
+    assert grants == {"a": EVEN}
+
+
+def test_settling_moves_nothing_between_placed_clusters() -> None:
+    part = whole("a", 4, {"east": 4})
+    assert divide([part], EVEN, Limits(settle=True)) == {"a": {"east": 4}}
+
+
+counts = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 6))
+parts = st.lists(
+    st.builds(Part, name=st.just("x"), desired=st.integers(0, 12), granted=counts, used=counts, available=counts),
+    min_size=1, max_size=3,
+).map(lambda found: [Part(f"p{i}", p.desired, p.granted, p.used, p.available) for i, p in enumerate(found)])  # fmt: skip
+
+
+@given(parts, counts, st.integers(0, 3), st.integers(0, 30), st.sets(st.sampled_from(["a", "b", "c"])))
+def test_never_more_than_asked_for(
+    found: list[Part], shares: dict[str, int], budget: int, total: int, gone: set[str]
+) -> None:
+    grants = divide(found, shares, Limits(total=total, budget=budget, gone=gone))
+    for part in found:
+        grant = grants[part.name]
+        assert sum(grant.values()) <= max(part.desired, 0)
+        assert all(n > 0 for n in grant.values()) and not set(grant) & gone
+        raised = [c for c in grant if grant[c] > part.granted.get(c, 0)]
+        if raised:
+            clusters = ({*grant, *part.used}) - gone
+            assert sum(max(grant.get(c, 0), part.used.get(c, 0)) for c in clusters) <= part.desired
+            assert all(shares[c] > 0 for c in raised)
+
+
+@given(parts, counts)
+def test_settles(found: list[Part], shares: dict[str, int]) -> None:
+    """When members follow at once and all is available, repeated division ends and then changes nothing."""
+    current = {part.name: {c: n for c, n in part.granted.items() if n} for part in found}
+    for _ in range(60):
+        step = divide([whole(p.name, p.desired, current[p.name]) for p in found], shares)
+        if step == current:
+            break
+        current = step
+    else:
+        raise AssertionError(f"does not settle: {current}")
+    if sum(shares.values()):
+        assert all(sum(current[p.name].values()) == p.desired for p in found)
