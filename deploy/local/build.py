@@ -153,7 +153,8 @@ def build() -> Path:
         wanted = missing(target)  # again: the other builder may have done it all
         if not wanted:
             return target
-        go = find_go(cache_dir(), say)
+        with ticking("looking for Go", time.monotonic()):
+            go = find_go(cache_dir(), say)
         say(
             f"building {', '.join(recipe.binary for recipe in wanted)} with {go} (once; minutes, 3 GB of Go cache)"
         )

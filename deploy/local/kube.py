@@ -106,10 +106,13 @@ class ControlPlane:
         ready = f", {self.nodes} nodes Ready" if self.is_member else ""
         say(f"{self.name}: control plane ready{ready} ({loop.time() - began:.0f} s)")
 
-    async def add_nodes(self, count: int, first: int = 0) -> None:
-        """Registers nodes `<name>-n<first>` and on; KWOK makes them Ready."""
+    async def add_nodes(self, count: int, first: int = 0, **capacity: str) -> None:
+        """Registers nodes `<name>-n<first>` and on; KWOK makes them Ready.
+
+        `capacity`: cpu, memory, pods (at most 250: a node's addresses), if not 8, 16Gi and 110.
+        """
         for number in range(first, first + count):
-            await self.api.create(node(self.name, number, member=self._number))
+            await self.api.create(node(self.name, number, member=self._number, **capacity))
 
     async def wait_usable(self, timeout: float = 90.0) -> None:
         """Waits until pods can be created and placed: service account `default`, every node Ready and untainted."""
