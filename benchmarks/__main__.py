@@ -16,11 +16,11 @@ def main() -> int:
         flush=True,
     )
     failed = 0
+    root = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONPATH": str(root)}
     for script in sorted(Path(__file__).parent.glob("bench_*.py")):
         print(f"-- {script.stem}", flush=True)
-        failed += (
-            subprocess.run([sys.executable, "-m", f"benchmarks.{script.stem}"], check=False).returncode != 0
-        )
+        failed += subprocess.run([sys.executable, str(script)], env=environment, check=False).returncode != 0
     return 1 if failed else 0
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from report import line, note
 
-from benchmarks.report import line, note
 from deploy.local.fleet import Fleet
 from services.common.kube.client import KubeClient
 
