@@ -20,7 +20,18 @@ from deploy.local.errors import FleetFailed
 from deploy.local.fleet import Fleet
 from deploy.local.process import Process
 
-OPS = ("ps", "start", "stop", "kill9", "restart", "pause", "resume", "add-member", "shutdown")
+OPS = (
+    "ps",
+    "start",
+    "stop",
+    "kill9",
+    "restart",
+    "pause",
+    "resume",
+    "add-member",
+    "remove-member",
+    "shutdown",
+)
 
 
 class Control:
@@ -62,6 +73,10 @@ class Control:
             self._on_shutdown()
         elif op == "add-member":
             await self._fleet.add_member(name)
+        elif op == "remove-member":
+            if name not in self._fleet.members:
+                raise ValueError(f"no member {name!r}; there are: {', '.join(self._fleet.members)}")
+            await self._fleet.remove_member(name)
         elif op != "ps":
             await asyncio.gather(*(_apply(op, process) for process in self._named(name)))
             self._fleet.write_json()
