@@ -78,8 +78,8 @@ class Admission(Protocol):
     def score(self, asked: tuple[int, int, int]) -> float:
         """Score the member by the last known totals. O(1)."""
 
-    async def reserve(self, ask: Ask) -> Answer:
-        """Hold room."""
+    async def reserve(self, ask: Ask, ttl: float | None = None) -> Answer:
+        """Hold room for `ttl` seconds, the configured time by default."""
 
     async def confirm(self, id_: str, attempt: int) -> bool:
         """Keep it; False when it is not held."""
@@ -124,7 +124,7 @@ class LocalAdmission:
         return self._weigher.score(asked)
 
     async def reserve(self, ask: Ask, ttl: float | None = None) -> Answer:
-        """See Admission; `ttl` in seconds, the configured one by default."""
+        """See Admission."""
         if not ask.placed:
             refused = await self._refuses(ask.owner)
             if refused is not None:

@@ -121,9 +121,10 @@ class Holds:
             # Unconfirmed it ends by itself; confirmed it goes with the resync when the worker is back.
             log.info("%s: a reservation was not released, it will end by itself: %s", cluster, error)
 
-    def forget_cluster(self, cluster: str) -> None:
-        """The member left, or its worker starts afresh."""
-        for uid in [uid for uid, holds in self._by_uid.items() if cluster in holds]:
+    def forget_confirmed(self, cluster: str) -> None:
+        """What a member was told counts no more: its worker starts afresh. What is in flight stays noted."""
+        told = [uid for uid, holds in self._by_uid.items() if cluster in holds and holds[cluster].confirmed]
+        for uid in told:
             self._drop(uid, cluster)
 
 

@@ -1,0 +1,118 @@
+"""Reads one member's nodes and pods into a `MemberState`, and looks for foreign objects of a name.
+
+Objects are pruned as they come: of a pod only its key, uid and version stay in the informer's copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+from services.common.errors import MemberUnreachable, StatusError
+from services.common.kube.client import KubeClient
+from services.common.kube.informer import Informer
+from services.common.kube.resource import NODES, PODS, Resource
+from services.common.tasks import Tasks
+from services.scheduler.ledger import OwnerKey
+from services.scheduler.member import MemberState
+
+log = logging.getLogger(__name__)
+
+ORIGIN_LABEL = "reclock.dev/origin"
+METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+CLASH_LIMIT = 3.0
+HUNG_FOR = 10.0
+"""Seconds for which a member that did not answer is not asked again."""
+KINDS: dict[str, Resource] = {
+    "Deployment": Resource("apps", "v1", "deployments", "Deployment"),
+    "ReplicaSet": Resource("apps", "v1", "replicasets", "ReplicaSet"),
+    "StatefulSet": Resource("apps", "v1", "statefulsets", "StatefulSet"),
+    "DaemonSet": Resource("apps", "v1", "daemonsets", "DaemonSet"),
+    "Job": Resource("batch", "v1", "jobs", "Job"),
+}
+
+
+class MemberFeed:
+    """Informers on one member; `problem` says what keeps its state from being used."""
+
+    def __init__(self, client: KubeClient, state: MemberState) -> None:
+        self.client, self.state = client, state
+        self._nodes = Informer(client, NODES, handler=self._node)
+        self._pods = Informer(client, PODS, handler=self._pod)
+        self._hung_until = 0.0
+
+    def start(self, tasks: Tasks) -> None:
+        """Follow the member from now on."""
+        tasks.spawn(self._nodes.run(), f"nodes of {self.state.cluster}")
+        tasks.spawn(self._pods.run(), f"pods of {self.state.cluster}")
+
+    @property
+    def synced(self) -> bool:
+        """Both lists were read once."""
+        return self._nodes.synced.is_set() and self._pods.synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Wait for both."""
+        await self._nodes.synced.wait()
+        await self._pods.synced.wait()
+
+    def problem(self) -> str:
+        """Why nothing can be admitted now; "" when it can."""
+        if not self.synced:
+            error = self._nodes.last_error or self._pods.last_error
+            return f"its nodes and pods are not read yet{': ' + error if error else ''}"
+        if time.monotonic() < self._hung_until:
+            return "it did not answer a moment ago"
+        return ""
+
+    def _node(self, kind: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
+        if kind == "DELETED":
+            self.state.remove_node(obj["metadata"]["name"])
+            return
+        try:
+            self.state.upsert_node(obj)
+        except ValueError as error:
+            log.warning("%s: node %s is not used: %s", self.state.cluster, obj["metadata"]["name"], error)
+        prune(obj)
+
+    def _pod(self, kind: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
+        if kind == "DELETED":
+            self.state.remove_pod(obj["metadata"]["uid"])
+            return
+        self.state.upsert_pod(obj)
+        prune(obj)
+
+    async def clash(self, owner: OwnerKey) -> str:
+        """Say which foreign object of the owner's kind and name is in the way; "" when none is."""
+        resource = KINDS.get(owner.kind)
+        if resource is None:
+            return ""
+        path = resource.path(owner.namespace, owner.name)
+        try:
+            async with asyncio.timeout(CLASH_LIMIT):
+                response = await self.client.request(
+                    "GET", path, headers={"Accept": METADATA_ONLY}, timeout=CLASH_LIMIT
+                )
+        except TimeoutError as error:
+            self._hung_until = time.monotonic() + HUNG_FOR
+            raise MemberUnreachable(f"did not answer within {CLASH_LIMIT:g} s") from error
+        except StatusError as error:
+            if error.code == 404:
+                return ""
+            if isinstance(error, MemberUnreachable):
+                self._hung_until = time.monotonic() + HUNG_FOR
+            raise
+        labels = (response.json().get("metadata") or {}).get("labels") or {}
+        if ORIGIN_LABEL in labels:
+            return ""
+        return f"{owner.kind} {owner.namespace}/{owner.name} exists there and is not from this fleet"
+
+
+def prune(obj: dict[str, Any]) -> None:
+    """Leave only what the informer itself compares."""
+    metadata = obj["metadata"]
+    kept = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
+    obj.clear()
+    obj["metadata"] = kept

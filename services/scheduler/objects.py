@@ -1,0 +1,137 @@
+"""Placement of objects that are created directly: bare Pods and anything else whose type is aggregated.
+
+No Workload stands for them: they are placed once, at their creation, and stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.common.errors import StatusError
+from services.scheduler import policy as policies
+from services.scheduler.admission import Admission, totals
+from services.scheduler.dispatch import ask_verdict
+from services.scheduler.fleet import Fleet, MemberView
+from services.scheduler.ledger import OwnerKey
+from services.scheduler.member import Ask, PodSets
+from services.scheduler.policy import Policy, Target
+from services.scheduler.shape import pod_shape
+from services.scheduler.verdict import CAPACITY, Verdict
+
+log = logging.getLogger(__name__)
+
+LIMIT = 3.0
+NAMED_TTL = 15.0
+UNNAMED_TTL = 5.0
+"""Seconds that room is held for a Pod until it appears; one without a name cannot be recognised."""
+TYPES_TTL = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The member for an object, None when none is eligible; `fits` is False when it will be Pending there."""
+
+    cluster: str | None
+    fits: bool
+    verdicts: dict[str, Verdict]
+
+
+class ObjectPlacer:
+    """Picks members for single objects."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.policies: tuple[Policy, ...] = ()
+        self._types: dict[tuple[str, str], tuple[float, frozenset[str]]] = {}
+        self._number = 0
+
+    async def place(self, obj: Mapping[str, Any], target: Target, candidates: Collection[str]) -> Pick:
+        """Pick the best member that is eligible, or the one with most room where the object can wait.
+
+        ValueError for a manifest whose requests are malformed.
+        """
+        pod_sets: PodSets = [(pod_shape(obj.get("spec") or {}), 1)] if target.kind == "Pod" else []
+        found = self._fleet.candidates(policies.choose(self.policies, target))
+        verdicts = dict(found.failing)
+        members = []
+        for member in found.passing:
+            if candidates and member.name not in candidates:
+                verdicts[member.name] = Verdict(member.name, "Candidates", "the caller does not offer it")
+            else:
+                members.append(member)
+        verdicts.update(await self._judge(members, pod_sets, target))
+        asked = totals(pod_sets)
+        ranked = sorted(members, key=lambda m: (-self._fleet.admissions[m.name].score(asked), m.name))
+        for member in ranked:
+            if verdicts[member.name].eligible and await self._hold(member, pod_sets, target):
+                return Pick(member.name, True, verdicts)
+        waiting = [m.name for m in ranked if verdicts[m.name].may_wait] or [
+            m.name for m in ranked if target.kind == "Pod" and verdicts[m.name].filter.startswith("Node")
+        ]
+        return Pick(waiting[0] if waiting else None, False, verdicts)
+
+    async def _judge(
+        self, members: Collection[MemberView], pod_sets: PodSets, target: Target
+    ) -> dict[str, Verdict]:
+        found = await asyncio.gather(*(self._judge_one(member, pod_sets, target) for member in members))
+        return {verdict.cluster: verdict for verdict in found}
+
+    async def _judge_one(self, member: MemberView, pod_sets: PodSets, target: Target) -> Verdict:
+        admission = self._fleet.admissions[member.name]
+        if pod_sets:
+            return await ask_verdict(admission, None, pod_sets, LIMIT)
+        missing = await self._lacks_type(member, target)
+        if missing:
+            return Verdict(member.name, "Type", missing)
+        return Verdict(member.name, score=admission.score((0, 0, 0)))
+
+    async def _lacks_type(self, member: MemberView, target: Target) -> str:
+        """Say why the member does not serve the object's type; "" when it does."""
+        key, now = (member.name, target.api_version), time.monotonic()
+        known = self._types.get(key)
+        if known is None or known[0] < now:
+            try:
+                known = (now + TYPES_TTL, await self._read_types(member, target.api_version))
+            except StatusError as error:
+                return error.message
+            self._types[key] = known
+        if target.kind in known[1]:
+            return ""
+        # A CRD that was just made must not be missed for long.
+        self._types[key] = (min(known[0], now + 1.0), known[1])
+        return f"it does not serve {target.kind} of {target.api_version}"
+
+    async def _read_types(self, member: MemberView, api_version: str) -> frozenset[str]:
+        client = getattr(member, "client", None)
+        if client is None:
+            raise StatusError(503, message="its API cannot be read")
+        path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        try:
+            response = await client.request("GET", path, timeout=LIMIT)
+        except StatusError as error:
+            if error.code == 404:
+                return frozenset()
+            raise
+        return frozenset(item.get("kind") or "" for item in response.json().get("resources") or ())
+
+    async def _hold(self, member: MemberView, pod_sets: PodSets, target: Target) -> bool:
+        """Hold the Pod's room until it appears, so that a burst of creates does not overcommit."""
+        if not pod_sets:
+            return True
+        self._number += 1
+        name = target.name or f"unnamed-{self._number}"
+        owner = OwnerKey(target.namespace, "Pod", name)
+        ask = Ask(f"pod/{target.namespace}/{name}", 0, owner, pod_sets)
+        admission: Admission = self._fleet.admissions[member.name]
+        try:
+            async with asyncio.timeout(LIMIT):
+                answer = await admission.reserve(ask, NAMED_TTL if target.name else UNNAMED_TTL)
+        except (TimeoutError, StatusError) as error:
+            log.info("%s: no room held for pod %s/%s: %s", member.name, target.namespace, target.name, error)
+            return False
+        return answer.admitted or answer.verdict.filter not in (CAPACITY, "Worker")
