@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -323,7 +323,7 @@ class Etcd:
         start_revision: int = 0,
         prev_kv: bool = False,
         fragment: bool = True,
-    ) -> AsyncIterator[WatchBatch]:
+    ) -> AsyncGenerator[WatchBatch, None]:
         """Yield what changes from `start_revision` on (0: from now); close the generator to end it.
 
         Ends only by an error: EtcdCompacted, or EtcdUnavailable (watch again from the revision after the last

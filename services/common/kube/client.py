@@ -187,8 +187,9 @@ class KubeClient:
                     out.pop(key, None)
                 for key, value in headers.items():
                     out.add(key.title(), value)
-            if credentials.authorization:
-                out["Authorization"] = credentials.authorization
+            sent = credentials.authorization
+            if sent:
+                out["Authorization"] = sent
             telemetry.inject(out)
             transport = self._transport
             transport.enter()
@@ -203,15 +204,15 @@ class KubeClient:
                 if isinstance(error, aiohttp.ClientError | TimeoutError | OSError):
                     raise from_client_error(error, what) from error
                 raise
-            if response.status != 401 or attempt or not await self._renewed(credentials, what):
+            if response.status != 401 or attempt or not await self._renewed(credentials, sent, what):
                 return response, transport
             response.close()
             transport.leave()
         raise AssertionError("unreachable")
 
-    async def _renewed(self, credentials: Credentials, what: str) -> bool:
+    async def _renewed(self, credentials: Credentials, sent: str, what: str) -> bool:
         try:
-            return await self._renew(credentials, credentials.authorization)
+            return await self._renew(credentials, sent)
         except kc.KubeconfigError as error:
             log.warning("%s: credentials were refused and cannot be renewed: %s", what, error)
             return False
