@@ -109,7 +109,8 @@ class Process:
             gone = not self.running and not (self.keep_alive and self._wanted)
             if gone or self.restarts >= enough:
                 code = self._child.returncode if self._child else None
-                raise ProcessFailed(f"{self.name} ended (code {code}):\n{self.log_tail()}")
+                ended = f"ended (code {code})" if gone else f"ended {_HOPELESS_RESTARTS} times"
+                raise ProcessFailed(f"{self.name} {ended}:\n{self.log_tail()}")
             if self.running:
                 reason = await self.ready() if self.ready else None
                 if reason is None:

@@ -152,7 +152,7 @@ async def test_kept_alive_but_hopeless_fails(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("deploy.local.process._RESTART_MOST", 0.01)
     process = shell(tmp_path, "echo bad configuration; exit 2", keep_alive=True)
     await process.start()
-    with pytest.raises(ProcessFailed, match="bad configuration"):
+    with pytest.raises(ProcessFailed, match="thing ended 5 times:\n    bad configuration"):
         await asyncio.wait_for(_never_ready(process), 20)
     await process.stop()
 
