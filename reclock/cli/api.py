@@ -28,8 +28,8 @@ def kubeconfig_path(given: str | None) -> str:
     """The kubeconfig to use: the flag, $KUBECONFIG, the demo's in this directory, or the user's."""
     if given:
         return given
-    if os.environ.get("KUBECONFIG"):
-        return os.environ["KUBECONFIG"]
+    if from_environment := os.environ.get("KUBECONFIG"):
+        return from_environment
     return str(DEMO) if DEMO.exists() else str(Path.home() / ".kube" / "config")
 
 
@@ -53,12 +53,12 @@ class Api:
         """One call; returns the decoded answer. CliError with the server's own words."""
         url = self.server + path + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json"}
-        self._api.update_params_for_auth(headers, [], ["BearerToken"])
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"])
         if body is not None:
             headers["Content-Type"] = kind
         try:
             answer = await self._api.rest_client.pool_manager.request(
-                method, url, headers=headers, data=None if body is None else json.dumps(body), ssl=None
+                method, url, headers=headers, data=None if body is None else json.dumps(body)
             )
             text = await answer.text()
         except (aiohttp.ClientError, OSError) as error:

@@ -21,6 +21,7 @@ from services.aggregator.pages import Pages
 from services.aggregator.reads import Reads
 from services.aggregator.reads.versionmarkers import VersionMarkers
 from services.aggregator.rpc.clock_service import ClockService
+from services.aggregator.secret import token_secret
 from services.aggregator.writes import Writes
 from services.aggregator.writes.context import WriteContext
 from services.common.errors import StatusError
@@ -86,7 +87,8 @@ class Aggregator(Service[AggregatorConfig]):
         self.checks["clock"] = clock.ready
         self._rpc.clock = clock
         self._owners = owners = Owners(fleet, aggregations, clock, fleet_id)
-        reads = Reads(clock, fleet, owners, host)
+        secret = await token_secret(self._etcd, config.etcd.prefix)
+        reads = Reads(clock, owners, fleet_id=fleet_id, token_secret=secret, identity=member_headers)
         self._scheduler = channel(config.scheduler_address, config.tls)
         self._discovery = channel(config.discovery_address, config.tls)
         placement = scheduler_pb2_grpc.PlacementServiceStub(self._scheduler)
@@ -110,7 +112,7 @@ class Aggregator(Service[AggregatorConfig]):
             clock=clock,
             reads=reads,
             writes=Writes(context),
-            version_markers=VersionMarkers(clock),
+            version_markers=VersionMarkers(clock, fleet_id=fleet_id, token_secret=secret),
             pages=Pages(host, placement, discovery),
         )
         aggregations.on_change(clock.apply)

@@ -29,10 +29,14 @@ METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v
 class OwnerLike(Protocol):
     """An ownerReference, as the scanner of object bytes gives it."""
 
-    uid: str
-    api_version: str
-    kind: str
-    name: str
+    @property
+    def uid(self) -> str: ...
+    @property
+    def api_version(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
 
 
 class Owners:

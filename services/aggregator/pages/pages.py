@@ -26,8 +26,8 @@ class Pages:
     def __init__(
         self,
         host: KubeClient,
-        placement: scheduler_pb2_grpc.PlacementServiceAsyncStub,
-        discovery: discovery_pb2_grpc.DiscoveryServiceAsyncStub,
+        placement: scheduler_pb2_grpc.PlacementServiceStub,
+        discovery: discovery_pb2_grpc.DiscoveryServiceStub,
     ) -> None:
         self._host = host
         self._placement = placement

@@ -120,7 +120,7 @@ def _stats(clock: ResourceClock) -> pb.ResourceStats:
                 cluster=state.cluster,
                 state=state.state,
                 position=state.position.read if state.position else 0,
-                gap=state.gap,
+                gap=state.cluster in clock.state.gaps,
                 message=state.message,
             )
             for _, state in sorted(clock.members.items())

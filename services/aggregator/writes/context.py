@@ -29,6 +29,6 @@ class WriteContext:
     aggregations: Aggregations
     owners: Owners
     reads: Reads
-    placement: scheduler_pb2_grpc.PlacementServiceAsyncStub
+    placement: scheduler_pb2_grpc.PlacementServiceStub
     identity: Callable[[Call, Aggregated], dict[str, str]]
     """Headers that make a member act as the caller (`authorization: Member`), else none."""

@@ -136,7 +136,7 @@ async def _pick(context: WriteContext, new: New) -> str:
         new.call.warnings.append(
             f"fits no cluster now and stays pending on {answer.cluster} ({reasons})"[:900]
         )
-    return answer.cluster
+    return str(answer.cluster)
 
 
 async def _require_namespace(context: WriteContext, new: New) -> None:
