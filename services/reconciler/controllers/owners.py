@@ -38,6 +38,7 @@ async def reconcile(context: Context, key: Key) -> None:
     if key.kind == "job" and managed_elsewhere(obj):
         return
     if deleting(obj):
+        _wake_workload(context, key, obj)
         if key.kind in COPIED:
             await _release(context, key, obj)
         return
