@@ -1,0 +1,95 @@
+/* What the fair queue needs from C: one comparison without branches, hashes, a clock, prefetching. */
+#ifndef RECLOCK_FAIR_QUEUE_H
+#define RECLOCK_FAIR_QUEUE_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+#define FQ_NONE ((uint32_t)0xFFFFFFFFu) /* no index */
+
+/* One cluster in the heap. Non-negative doubles order as their bits, so (tag, turn) compares as one
+ * 128-bit number. `rank` is 0 for all unless priorities go before clusters. */
+typedef struct {
+    uint64_t tag;
+    uint64_t turn;
+    uint32_t cluster;
+    uint32_t rank;
+} fq_ent;
+
+static inline int fq_less(const fq_ent *a, const fq_ent *b) {
+    if (__builtin_expect(a->rank != b->rank, 0)) return a->rank < b->rank;
+#ifdef __SIZEOF_INT128__
+    return ((unsigned __int128)a->tag << 64 | a->turn) < ((unsigned __int128)b->tag << 64 | b->turn);
+#else
+    return a->tag != b->tag ? a->tag < b->tag : a->turn < b->turn;
+#endif
+}
+
+static inline uint64_t fq_bits(double tag) {
+    uint64_t bits;
+    memcpy(&bits, &tag, sizeof bits);
+    return bits;
+}
+
+static inline uint32_t fq_mix(uint64_t a, uint64_t b) {
+    uint64_t h = (a ^ (b + 1) * 0x9E3779B97F4A7C15ULL) * 0xD6E8FEB86659FD93ULL;
+    h ^= h >> 32;
+    h *= 0xD6E8FEB86659FD93ULL;
+    return (uint32_t)(h >> 32);
+}
+
+/* Hash of a key's namespace: what stands before its first '/', "" without one. Two namespaces of one hash
+ * share their turn, nothing worse, so 32 bits and no comparison are enough. */
+static inline uint32_t fq_namespace(PyObject *key) {
+    const uint8_t *p = (const uint8_t *)PyUnicode_DATA(key);
+    Py_ssize_t n = PyUnicode_GET_LENGTH(key), end;
+    uint64_t h = 0, w;
+    int kind = PyUnicode_KIND(key);
+    if (kind == PyUnicode_1BYTE_KIND) {
+        const uint8_t *slash = (const uint8_t *)memchr(p, '/', (size_t)n);
+        end = slash ? slash - p : 0;
+    } else {
+        for (end = 0; end < n && PyUnicode_READ(kind, p, end) != '/'; end++) {}
+        if (end == n) end = 0;
+        end *= kind;
+    }
+    for (; end >= 8; p += 8, end -= 8) {
+        memcpy(&w, p, 8);
+        h = (h ^ w) * 0x9E3779B97F4A7C15ULL;
+        h ^= h >> 29;
+    }
+    w = 0;
+    memcpy(&w, p, (size_t)end);
+    return fq_mix(h, w);
+}
+
+static inline int fq_same_key(PyObject *a, PyObject *b) {
+    if (a == b) return 1;
+    if (PyUnicode_GET_LENGTH(a) != PyUnicode_GET_LENGTH(b) || PyUnicode_KIND(a) != PyUnicode_KIND(b)) return 0;
+    return memcmp(PyUnicode_DATA(a), PyUnicode_DATA(b), (size_t)(PyUnicode_GET_LENGTH(a) * PyUnicode_KIND(a))) == 0;
+}
+
+static inline void fq_prefetch(const void *p) { __builtin_prefetch(p); }
+
+/* time.monotonic()'s own clock where that is known, without the call: 1, or 0 when it is not. */
+static inline int fq_has_monotonic(void) {
+#ifdef __linux__
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+static inline double fq_monotonic(void) {
+#ifdef __linux__
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+#else
+    return 0.0;
+#endif
+}
+
+#endif

@@ -1,0 +1,323 @@
+"""The queue's memory: records in one slab, links are 32-bit indices, no Python object per queued key."""
+
+ctypedef uint32_t u32
+ctypedef uint64_t u64
+
+cdef extern from "fair_queue.h":
+    const u32 NONE "FQ_NONE"
+
+cdef enum State:
+    FREE, IDLE, READY, DELAYED, PROCESSING   # IDLE: known for its back-off only
+
+cdef struct Rec:
+    # One known key; 40 bytes. What prev and next mean depends on the state.
+    PyObject *key         # owned
+    double t              # READY: waiting since
+    u32 prev              # READY: neighbour, meaningless at the head; DELAYED: place in the delay heap; PROCESSING: its run
+    u32 next              # READY: neighbour; FREE: next free one
+    u32 cluster
+    u32 hash
+    int16_t prio          # as asked for
+    int16_t level         # READY: where it waits; above prio when it has waited too long
+    uint8_t state
+    uint8_t spare
+    uint16_t attempts     # rate-limited adds since forget()
+
+cdef struct Lane:
+    # Waiting keys of one namespace at one level: FIFO. Lanes of a level form a ring and take turns.
+    u32 head, tail        # head NONE: emptied out of turn, taken from the ring when its turn comes
+    u32 next              # in the ring; free: next free one
+    u32 ns                # hash of the namespace
+    u32 level             # NONE: free
+
+cdef struct Level:
+    # One priority of one cluster; exists while something waits in it.
+    u32 cluster
+    u32 tail              # ring of lanes: the last; its next is the one whose turn it is
+    u32 next              # next lower level; free: next free one
+    u32 count
+    double oldest         # no item of the level waits longer than since then
+    int16_t prio
+
+cdef struct Run:
+    # One key being processed. Few (as many as workers), so they stay in the cache.
+    double start
+    double due            # added again meanwhile, for then; < 0: not
+    double unit           # 1/weight when it began: one expected_work of it costs this
+    u64 serial            # which item holds it; 0: free
+    u32 rec
+    u32 cluster
+    u32 prev, next        # of the same cluster; free: next free one
+    u32 charged           # further expected_work's charged so far
+    int16_t prio
+    uint8_t dirty         # added again meanwhile, at once
+    uint8_t orphan        # its cluster was disengaged since
+
+cdef struct Cluster:
+    double tag            # S of start-time fair queuing
+    double weight
+    double charge_at      # when a running call must be charged next
+    double scan_at        # not before then are old items looked for
+    double rate           # token bucket, per second; 0: none
+    double burst
+    double bucket_at
+    u64 turn              # when it was served last
+    u32 pos               # in the heap, NONE: not eligible
+    u32 level             # highest level that has items
+    u32 runs              # its running calls, orphans excepted
+    u32 in_flight
+    u32 cap
+    u32 ready
+    u32 delayed
+    u32 records           # slab records of it
+    u32 orphans           # running calls of past generations
+    uint8_t engaged
+    uint8_t paused
+    uint8_t default_cap
+    u64 adds, served, retries
+    double queue_seconds, work_seconds
+
+cdef struct Delay:
+    double due
+    u64 order             # first in, first out among equal times
+    u32 rec
+
+cdef struct Table:
+    # Open addressing, linear probing, deletion by shifting back. Slot: hash << 32 | index + 1.
+    u64 *slots
+    u32 mask
+    u32 used
+
+cdef struct Core:
+    Rec *recs
+    u32 recs_cap, recs_top, recs_free, recs_live
+    Lane *lanes
+    u32 lanes_cap, lanes_top, lanes_free, lanes_live
+    Level *levels
+    u32 levels_cap, levels_top, levels_free
+    Run *runs
+    u32 runs_cap, runs_top, runs_free
+    Cluster *clusters
+    u32 clusters_cap
+    fq_ent *heap
+    u32 heap_cap, heap_len
+    Delay *delays
+    u32 delays_cap, delays_len
+    Table keys
+    Table lane_table
+    double vtime          # V of start-time fair queuing
+    double work           # expected_work, G
+    double max_wait
+    u64 serial
+    u64 order
+    u32 ready
+    u32 processing
+    bint priority_first
+
+
+cdef void *grow(void *old, u32 *cap, u32 need, size_t size) except NULL:
+    """An array with room for `need`: by a quarter more, which realloc moves as pages, not bytes."""
+    cdef u64 wanted = max(<u64>need, <u64>cap[0] + (cap[0] >> 2), <u64>16)
+    cdef void *new
+    if wanted >= NONE:
+        raise MemoryError("the queue holds as many keys as it can number")
+    new = realloc(old, wanted * size)
+    if new == NULL:
+        raise MemoryError()
+    cap[0] = <u32>wanted
+    return new
+
+
+cdef int table_resize(Table *t, u32 size) except -1:
+    cdef u64 *old = t.slots
+    cdef u64 *new = <u64 *>calloc(size, sizeof(u64))
+    cdef u64 i, at, count = <u64>t.mask + 1 if old != NULL else 0
+    if new == NULL:
+        raise MemoryError()
+    for i in range(count):
+        if old[i]:
+            at = (old[i] >> 32) & (size - 1)
+            while new[at]:
+                at = (at + 1) & (size - 1)
+            new[at] = old[i]
+    t.slots = new
+    t.mask = size - 1
+    free(old)
+    return 0
+
+
+cdef inline int table_room(Table *t) except -1:
+    """Before an insertion: at most three quarters are ever used."""
+    if t.slots == NULL or <u64>(t.used + 1) * 4 > (<u64>t.mask + 1) * 3:
+        table_resize(t, 64 if t.slots == NULL else (t.mask + 1) * 2)
+    return 0
+
+
+cdef inline void table_insert(Table *t, u32 hash, u32 index) noexcept:
+    cdef u32 at = hash & t.mask
+    while t.slots[at]:
+        at = (at + 1) & t.mask
+    t.slots[at] = <u64>hash << 32 | (index + 1)
+    t.used += 1
+
+
+cdef inline void table_delete(Table *t, u32 hash, u32 index) noexcept:
+    cdef u64 wanted = <u64>hash << 32 | (index + 1)
+    cdef u32 at = hash & t.mask, hole, home
+    while t.slots[at] != wanted:
+        at = (at + 1) & t.mask
+    hole = at
+    while True:
+        at = (at + 1) & t.mask
+        if t.slots[at] == 0:
+            break
+        home = <u32>(t.slots[at] >> 32) & t.mask
+        if ((at - home) & t.mask) >= ((at - hole) & t.mask):
+            t.slots[hole] = t.slots[at]
+            hole = at
+    t.slots[hole] = 0
+    t.used -= 1
+
+
+cdef inline u32 find_key(const Core *q, u32 cluster, u32 hash, PyObject *key) noexcept:
+    cdef u32 at = hash & q.keys.mask
+    cdef u64 slot
+    cdef const Rec *r
+    if q.keys.slots == NULL:
+        return NONE
+    while True:
+        slot = q.keys.slots[at]
+        if slot == 0:
+            return NONE
+        if <u32>(slot >> 32) == hash:
+            r = &q.recs[<u32>slot - 1]
+            if r.cluster == cluster and fq_same_key(r.key, key):
+                return <u32>slot - 1
+        at = (at + 1) & q.keys.mask
+
+
+cdef inline u32 new_rec(Core *q, u32 cluster, u32 hash, PyObject *key, int prio) except? NONE:
+    cdef u32 i
+    cdef Rec *r
+    table_room(&q.keys)
+    if q.recs_free != NONE:
+        i = q.recs_free
+        q.recs_free = q.recs[i].next
+    else:
+        if q.recs_top == q.recs_cap:
+            q.recs = <Rec *>grow(q.recs, &q.recs_cap, q.recs_top + 1, sizeof(Rec))
+        i = q.recs_top
+        q.recs_top += 1
+    r = &q.recs[i]
+    Py_INCREF(<object>key)
+    r.key = key
+    r.cluster = cluster
+    r.hash = hash
+    r.prio = <int16_t>prio
+    r.attempts = 0
+    r.state = IDLE
+    table_insert(&q.keys, hash, i)
+    q.recs_live += 1
+    q.clusters[cluster].records += 1
+    return i
+
+
+cdef inline void drop_rec(Core *q, u32 i) noexcept:
+    """Forget an IDLE key."""
+    cdef Rec *r = &q.recs[i]
+    cdef PyObject *key = r.key
+    table_delete(&q.keys, r.hash, i)
+    q.clusters[r.cluster].records -= 1
+    r.key = NULL
+    r.state = FREE
+    r.next = q.recs_free
+    q.recs_free = i
+    q.recs_live -= 1
+    Py_DECREF(<object>key)   # a str: runs no code of anybody's
+
+
+cdef int compact_recs(Core *q) except -1:
+    """After a burst: the live records move together, the rest goes back to the system. O(capacity)."""
+    cdef u32 cap = q.recs_live + (q.recs_live >> 2) + 16, n = 0, i, size = 64
+    cdef Rec *recs = <Rec *>malloc(cap * sizeof(Rec))
+    cdef u32 *moved = <u32 *>malloc(<size_t>q.recs_top * sizeof(u32))
+    if recs == NULL or moved == NULL:   # no room to make room: stay as we are
+        free(recs)
+        free(moved)
+        return 0
+    for i in range(q.recs_top):
+        moved[i] = n
+        if q.recs[i].state != FREE:
+            recs[n] = q.recs[i]
+            n += 1
+    for i in range(n):
+        if recs[i].state == READY:
+            if recs[i].prev < q.recs_top:   # a head's may be anything
+                recs[i].prev = moved[recs[i].prev]
+            recs[i].next = NONE if recs[i].next == NONE else moved[recs[i].next]
+    for i in range(q.lanes_top):
+        if q.lanes[i].level != NONE and q.lanes[i].head != NONE:
+            q.lanes[i].head = moved[q.lanes[i].head]
+            q.lanes[i].tail = moved[q.lanes[i].tail]
+    for i in range(q.delays_len):
+        q.delays[i].rec = moved[q.delays[i].rec]
+    for i in range(q.runs_top):
+        if q.runs[i].serial:
+            q.runs[i].rec = moved[q.runs[i].rec]
+    free(moved)
+    free(q.recs)
+    q.recs = recs
+    q.recs_cap, q.recs_top, q.recs_free = cap, n, NONE
+    while size < n * 2:
+        size *= 2
+    free(q.keys.slots)
+    q.keys.slots = NULL
+    q.keys.used = 0
+    table_resize(&q.keys, size)
+    for i in range(n):
+        table_insert(&q.keys, q.recs[i].hash, i)
+    if q.delays_cap > 64 and q.delays_len < q.delays_cap >> 3:
+        q.delays_cap = max(q.delays_len * 2, 16)
+        q.delays = <Delay *>realloc(q.delays, q.delays_cap * sizeof(Delay))
+    return 0
+
+
+cdef int compact_lanes(Core *q) except -1:
+    cdef u32 cap = q.lanes_live + (q.lanes_live >> 2) + 16, n = 0, i, size = 64
+    cdef Lane *lanes = <Lane *>malloc(cap * sizeof(Lane))
+    cdef u32 *moved = <u32 *>malloc(<size_t>q.lanes_top * sizeof(u32))
+    if lanes == NULL or moved == NULL:
+        free(lanes)
+        free(moved)
+        return 0
+    for i in range(q.lanes_top):
+        moved[i] = n
+        if q.lanes[i].level != NONE:
+            lanes[n] = q.lanes[i]
+            n += 1
+    for i in range(n):
+        lanes[i].next = moved[lanes[i].next]
+    for i in range(q.levels_top):
+        if q.levels[i].count:
+            q.levels[i].tail = moved[q.levels[i].tail]
+    free(moved)
+    free(q.lanes)
+    q.lanes = lanes
+    q.lanes_cap, q.lanes_top, q.lanes_free = cap, n, NONE
+    while size < n * 2:
+        size *= 2
+    free(q.lane_table.slots)
+    q.lane_table.slots = NULL
+    q.lane_table.used = 0
+    table_resize(&q.lane_table, size)
+    for i in range(n):
+        table_insert(&q.lane_table, fq_mix(lanes[i].ns, lanes[i].level), i)
+    return 0
+
+
+cdef inline int shrink(Core *q) except -1:
+    if q.recs_cap > 4096 and q.recs_live < q.recs_cap >> 3:
+        compact_recs(q)
+    if q.lanes_cap > 4096 and q.lanes_live < q.lanes_cap >> 3:
+        compact_lanes(q)
+    return 0

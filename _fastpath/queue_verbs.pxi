@@ -1,0 +1,247 @@
+"""add, take, done and back-off."""
+
+cdef class _Verbs(_Members):
+    @cython.final
+    cdef inline u32 known(self, u32 slot, str key) except? NONE:
+        """The key's record, made IDLE if it is new."""
+        cdef u32 hash = fq_mix(<u64>PyObject_Hash(key), slot)
+        cdef u32 i = find_key(&self.q, slot, hash, <PyObject *>key)
+        return new_rec(&self.q, slot, hash, <PyObject *>key, 0) if i == NONE else i
+
+    @cython.final
+    cdef int merge(self, u32 i, int prio, double due, double now) except -1:
+        """An add for a known key: the higher priority and the earlier time win."""
+        cdef Core *q = &self.q
+        cdef Rec *r = &q.recs[i]
+        cdef Cluster *c = &q.clusters[r.cluster]
+        cdef Run *run
+        cdef bint at_once = due <= now
+        if r.state == READY:
+            if prio > r.level:
+                move(q, i, r.cluster, level_of(q, r.cluster, r.level), prio)
+                if q.priority_first:
+                    settle_place(q, r.cluster, now)
+            r = &q.recs[i]
+            r.prio = max(r.prio, prio)
+            return 0
+        if r.state == PROCESSING:
+            run = &q.runs[r.prev]
+            if run.dirty or run.due >= 0:
+                run.prio = max(run.prio, prio)
+                if not run.dirty:
+                    run.due = now if at_once else min(run.due, due)
+                    run.dirty = at_once
+            else:
+                c.adds += 1
+                run.prio = prio
+                run.due = now if at_once else due
+                run.dirty = at_once
+            return 0
+        if r.state == DELAYED:
+            r.prio = max(r.prio, prio)
+            if at_once:
+                undelay(q, i)
+                self.enqueue(i, now, now)
+            elif due < q.delays[r.prev].due:
+                q.delays[r.prev].due = due
+                delay_up(q, r.prev)
+                self.rearm()
+            return 0
+        r.prio = prio
+        if at_once:
+            self.enqueue(i, now, now)
+        else:
+            delay(q, i, due)
+            self.rearm()
+        c.adds += 1
+        return 0
+
+    @cython.final
+    cdef bint put(self, str cluster, str key, priority, double after) except -1:
+        cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
+        cdef int prio = checked_priority(priority)
+        cdef double now
+        cdef u32 slot
+        if found == NULL or self.shutting:
+            return False
+        slot = <u32><object>found
+        if not self.q.clusters[slot].engaged:
+            return False
+        now = self.now()
+        if self.q.delays_len:
+            self.release_due(now)
+        self.merge(self.known(slot, key), prio, now + after if after > 0 else now, now)
+        return True
+
+    def add(self, str cluster not None, str key not None, priority=0) -> bool:
+        """Queue "namespace/name" or "name". A key that waits is not queued twice: it takes the higher
+        priority. One that is being processed is queued again after its `done`. False, and nothing
+        happens, when the cluster is not engaged or the queue is shut down."""
+        return self.put(cluster, key, priority, 0)
+
+    def add_after(self, str cluster not None, str key not None, delay, priority=0) -> bool:
+        """`add` in `delay` seconds; an earlier time that is known already wins."""
+        cdef double after = delay
+        if not after < INFINITY:
+            raise ValueError(f"delay {delay!r}: must be finite")
+        return self.put(cluster, key, priority, after)
+
+    def add_rate_limited(self, str cluster not None, str key not None, priority=0) -> float:
+        """`add_after` the key's back-off: base_delay, doubled by each such add since `forget`, at most
+        max_delay; the cluster's token bucket may make it longer. Returns the delay, -1.0 when not taken."""
+        cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
+        cdef int prio = checked_priority(priority)
+        cdef double now, after, start
+        cdef Cluster *c
+        cdef Rec *r
+        cdef u32 slot, i
+        if found == NULL or self.shutting:
+            return -1.0
+        slot = <u32><object>found
+        c = &self.q.clusters[slot]
+        if not c.engaged:
+            return -1.0
+        now = self.now()
+        if self.q.delays_len:
+            self.release_due(now)
+        i = self.known(slot, key)
+        r = &self.q.recs[i]
+        after = min(ldexp(self.base_delay, min(<int>r.attempts, 1000)), self.max_delay)
+        r.attempts += r.attempts < 65535
+        c.retries += 1
+        if c.rate > 0:
+            start = max(c.bucket_at, now - c.burst / c.rate)
+            c.bucket_at = start + 1 / c.rate
+            after = max(after, c.bucket_at - now)
+        self.merge(i, prio, now + after, now)
+        return after
+
+    def forget(self, str cluster not None, str key not None) -> None:
+        """The key's back-off starts afresh; whether it waits does not change."""
+        cdef u32 i = self.look_up(cluster, key)
+        if i != NONE:
+            self.q.recs[i].attempts = 0
+            if self.q.recs[i].state == IDLE:
+                drop_rec(&self.q, i)
+                shrink(&self.q)
+
+    def num_requeues(self, str cluster not None, str key not None) -> int:
+        """Rate-limited adds of the key since `forget`."""
+        cdef u32 i = self.look_up(cluster, key)
+        return 0 if i == NONE else self.q.recs[i].attempts
+
+    @cython.final
+    cdef u32 look_up(self, str cluster, str key) except? NONE:
+        cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
+        if found == NULL:
+            return NONE
+        return find_key(&self.q, <u32><object>found, fq_mix(<u64>PyObject_Hash(key), <u32><object>found),
+                        <PyObject *>key)
+
+    @cython.final
+    cdef Item take_next(self):
+        cdef Core *q = &self.q
+        cdef double now = self.now(), waited
+        cdef Item item
+        cdef Cluster *c
+        cdef Rec *r
+        cdef fq_ent e
+        cdef u32 slot, i, n
+        if q.delays_len:
+            self.release_due(now)
+        slot = next_cluster(q, now)
+        if slot == NONE:
+            return None
+        c = &q.clusters[slot]
+        if q.levels[c.level].next != NONE:
+            raise_old(q, slot, now)
+        item = Item.__new__(Item)
+        n = new_run(q, NONE, slot, now)
+        i = take(q, c.level)
+        r = &q.recs[i]
+        fq_prefetch(&q.keys.slots[r.hash & q.keys.mask])   # done will look there
+        q.runs[n].rec = i
+        r.state = PROCESSING
+        r.prev = n
+        waited = max(now - r.t, 0.0)
+        item.cluster = <str>self.names[slot]
+        item.key = <str><object>r.key
+        item.priority = r.prio
+        item.attempts = r.attempts
+        item.waited = waited
+        item.queue = self.number
+        item.serial = q.runs[n].serial
+        item.run = n
+        c.ready -= 1
+        q.ready -= 1
+        q.processing += 1
+        c.in_flight += 1
+        c.served += 1
+        c.queue_seconds += waited
+        q.vtime = max(q.vtime, c.tag)
+        c.tag += q.runs[n].unit
+        c.turn = q.serial
+        if c.ready and c.in_flight < c.cap:
+            e = entry(q, slot)
+            q.heap[0] = e
+            sift_down(q, 0)
+        else:
+            leave(q, 0)
+        if q.heap_len:   # the next one's record
+            n = q.lanes[q.lanes[q.levels[q.clusters[q.heap[0].cluster].level].tail].next].head
+            if n != NONE:
+                fq_prefetch(&q.recs[n])
+        return item
+
+    def get_nowait(self):
+        """The next item, None when there is none now."""
+        return self.take_next()
+
+    def done(self, Item item not None) -> None:
+        """The item was processed. Once per item; a second time does nothing. ValueError for an item of
+        another queue."""
+        cdef Core *q = &self.q
+        cdef Run *run
+        cdef Rec *r
+        cdef Cluster *c
+        cdef u32 i, slot
+        cdef int prio
+        cdef bint dirty, orphan
+        cdef double now, due, elapsed
+        if item.queue != self.number:
+            raise ValueError(f"{item!r} is of another queue")
+        run = &q.runs[item.run]
+        if run.serial != item.serial:
+            return
+        now = self.now()
+        i, slot, prio, dirty, orphan, due = run.rec, run.cluster, run.prio, run.dirty, run.orphan, run.due
+        r = &q.recs[i]
+        c = &q.clusters[slot]
+        if orphan:
+            c.orphans -= 1
+        else:
+            elapsed = max(now - run.start, 0.0)
+            c.work_seconds += elapsed
+            c.in_flight -= 1
+            c.tag = max(c.tag + (elapsed / q.work - 1 - run.charged) * run.unit, 0.0)
+        drop_run(q, item.run)
+        q.processing -= 1
+        r.state = IDLE
+        if dirty or (due >= 0 and not self.shutting):
+            r.prio = <int16_t>prio
+            if dirty or due <= now:
+                self.enqueue(i, due, now)
+            else:
+                delay(q, i, due)
+                self.rearm()
+        elif r.attempts == 0 or not c.engaged:
+            drop_rec(q, i)
+        if not orphan:
+            settle_place(q, slot, now)
+        elif c.orphans == 0 and not c.engaged:
+            self.release_slot(slot)
+        if self.waiting and q.heap_len:
+            self.wake()
+        if self.shutting:
+            self.settle_end()
+        shrink(q)
