@@ -18,6 +18,8 @@ MASK = (
 SETTLE = 0.1
 """Seconds to wait after an event: writers replace a file in several steps."""
 RESCAN = 10.0
+BLIND = 2.0
+"""Seconds between scans while there is no inotify."""
 
 
 class FolderWatcher:
@@ -28,10 +30,17 @@ class FolderWatcher:
         self._event = asyncio.Event()
         self._watched: dict[Path, int] = {}
         self._inotify: INotify | None = None
+        self._said = ""
+        self._open()
+
+    def _open(self) -> None:
+        """Get an inotify instance; there may be none left now (their number per user is limited)."""
         try:
             self._inotify = INotify(nonblocking=True)
         except OSError as error:
-            log.warning("no inotify (%s): files are looked at every %.0f s only", error.strerror, rescan)
+            if self._said != str(error):
+                log.warning("no inotify (%s): files are looked at every %.0f s", error.strerror, BLIND)
+            self._said = str(error)
         else:
             asyncio.get_running_loop().add_reader(self._inotify.fileno(), self._readable)
 
@@ -46,6 +55,8 @@ class FolderWatcher:
 
     def watch(self, folders: Iterable[Path]) -> None:
         """Watch exactly these folders; those that do not exist are left to the rescan."""
+        if self._inotify is None:
+            self._open()
         if self._inotify is None:
             return
         wanted = set(folders)
@@ -62,8 +73,9 @@ class FolderWatcher:
 
     async def changed(self, limit: float | None = None) -> None:
         """Return after a change (settled), after `limit` seconds or when a rescan is due."""
+        longest = min(self._rescan, BLIND) if self._inotify is None else self._rescan
         try:
-            await asyncio.wait_for(self._event.wait(), min(limit or self._rescan, self._rescan))
+            await asyncio.wait_for(self._event.wait(), min(limit or longest, longest))
             await asyncio.sleep(SETTLE)
         except TimeoutError:
             return

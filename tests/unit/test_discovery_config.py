@@ -1,0 +1,64 @@
+"""Configuration of discovery: bad input is refused with path and allowed values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.common.config import ConfigError, gather
+from services.discovery.config import NOT_BUILT, DiscoveryConfig, FileProvider, StaticProvider
+
+
+def parse(tmp_path: Path, text: str) -> DiscoveryConfig:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    return gather(DiscoveryConfig, "discovery", ["--config", str(file)], {})[0]
+
+
+def test_providers(tmp_path: Path) -> None:
+    config = parse(
+        tmp_path,
+        """
+providers:
+  - {type: kubeconfig-file, name: a, paths: [/x]}
+  - {type: kubeconfig-file, name: b, paths: [/y]}
+  - {type: static, clusters: [{name: east, kubeconfig: /k, labels: {region: eu}}]}
+probe: {interval: 2, timeout: 1}
+""",
+    )
+    parsed = dict(config.parsed_providers())
+    assert list(parsed) == ["kubeconfig-file#a", "kubeconfig-file#b", "static"]
+    assert isinstance(parsed["kubeconfig-file#a"], FileProvider)
+    assert isinstance(parsed["static"], StaticProvider)
+    assert config.probe.interval == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("providers: [{type: nope}]", ["providers[0].type", "kubeconfig-file, static"]),
+        ("providers: [{}]", ["providers[0].type", "kubeconfig-file, static"]),
+        ("providers: [{type: kubeconfig-file}]", ["providers[0]", "paths", "at least one"]),
+        ("providers: [{type: kubeconfig-file, path: /x}]", ["providers[0].path", "allowed: name, paths"]),
+        ("providers: [{type: kubeconfig-file, paths: /x}]", ["providers[0].paths", "array"]),
+        ("providers: [{type: static, clusters: [{name: A_b, kubeconfig: /k}]}]",
+         ["providers[0].clusters[0]", "DNS label"]),
+        ("providers: [{type: static, clusters: [{kubeconfig: /k}]}]", ["providers[0].clusters[0]", "name"]),
+        ("providers: [{type: kubeconfig-file, paths: [a]}, {type: kubeconfig-file, paths: [b]}]",
+         ["providers[0].name", "needed"]),
+        ("probe: {interval: 0}", ["probe", "interval", "0.1 to 3600"]),
+        ("probe: {timeout: fast}", ["probe.timeout", "float"]),
+        ("probe: {every: 3}", ["probe.every", "interval, timeout, concurrency"]),
+    ],
+)  # fmt: skip
+def test_bad_configuration(tmp_path: Path, text: str, expected: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(tmp_path, text)
+    assert all(part in str(caught.value) for part in expected), str(caught.value)
+
+
+@pytest.mark.parametrize("kind", NOT_BUILT)
+def test_providers_to_come_are_named_so(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"providers.0..type: {kind} is not built yet; built: kubeconfig-file"):
+        parse(tmp_path, f"providers: [{{type: {kind}, selector: x}}]")
