@@ -49,6 +49,11 @@ _raw = msgspec.json.Decoder(Raw)
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+def is_protobuf(content_type: str) -> bool:
+    """Whether a body is in Kubernetes' protobuf encoding."""
+    return content_type.partition(";")[0].strip().lower() == PROTOBUF_TYPE
+
+
 def as_json(body: bytes, content_type: str) -> bytes:
     """Return an object body as JSON; 415 for encodings that cannot be translated, 400 for what is none."""
     media = content_type.partition(";")[0].strip().lower()

@@ -13,7 +13,16 @@ from _fastpath.splice import SpliceError, unsplice
 from reclock.scheduler.v1 import scheduler_pb2
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.types import HOST, Aggregated, Call
-from services.aggregator.writes.body import Envelope, as_json, envelope, join, raw, split
+from services.aggregator.writes.body import (
+    PROTOBUF_TYPE,
+    Envelope,
+    as_json,
+    envelope,
+    is_protobuf,
+    join,
+    raw,
+    split,
+)
 from services.aggregator.writes.context import WriteContext
 from services.aggregator.writes.namespaces import ensure_namespace, post_when_namespace_is_ready
 from services.aggregator.writes.references import fixed_clusters, take_in
@@ -47,6 +56,8 @@ class New:
 
 async def create(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
     """Create the object where the aggregation says: on the host, or on the member that the scheduler picks."""
+    if aggregated.create == "Host" and is_protobuf(call.request.headers.get("Content-Type", "")):
+        return await _pass_to_host(context, call, aggregated)
     body = as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
     head = envelope(body, aggregated.kind)
     namespace = _namespace(call, aggregated, head)
@@ -60,6 +71,14 @@ async def create(context: WriteContext, call: Call, aggregated: Aggregated) -> w
     if not head.metadata.name:
         body = _named(body, name)
     return await _create(context, New(call, aggregated, head, namespace, name, body, by_apply=False))
+
+
+async def _pass_to_host(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
+    """Controllers write events in protobuf: on the host nothing of a new object is to be translated."""
+    clock = clock_of(context, aggregated)
+    path, body = member_path(call, call.info.namespace), await call.request.read()
+    answer = await send(context, call, aggregated, context.host, "POST", path, body, PROTOBUF_TYPE)
+    return await show(context, call, clock, HOST, answer)
 
 
 async def create_by_apply(

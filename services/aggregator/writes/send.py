@@ -59,10 +59,9 @@ async def send(
         headers["Content-Type"] = content_type
     if agent := call.request.headers.get("User-Agent"):
         headers["User-Agent"] = agent  # members name field managers after it
-    answer = await client.request(
+    return await client.request(
         method, path, query=query(call), body=body, headers=headers, timeout=MEMBER_TIMEOUT
     )
-    return answer
 
 
 def respond(call: Call, answer: Response, body: bytes) -> web.Response:

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass
 
 from _fastpath.marker import Marker
-
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.context import SETTLE, WriteContext

@@ -39,10 +39,16 @@ class Raw:
         request = urllib.request.Request(self.server + path, data=body, method=method, headers=headers or {})
         try:
             with urllib.request.urlopen(request, timeout=20, context=self.context) as answer:
-                return answer.status, json.loads(answer.read().splitlines()[0])
+                return answer.status, _first(answer.read())
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, json.loads(error.read())
+
+
+def _first(text: bytes) -> dict[str, Any]:
+    """The whole body, or the first event of a watch."""
+    decoded: dict[str, Any] = json.JSONDecoder().raw_decode(text.decode())[0]
+    return decoded
 
 
 @pytest.fixture
