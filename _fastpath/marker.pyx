@@ -312,6 +312,9 @@ cdef class Marker:
             self.since = fleet
         self.shown_as = <uint8_t>shown_as
         self.prev = prev
+        if prev is not None:
+            # One name object for all states; callers look the state before up by (namespace, name).
+            self.name = prev.name
 
     def cut(self):
         """Forget the state before."""

@@ -1,0 +1,85 @@
+"""Claims: which member a create under way goes to, so that a repeated POST never makes two objects."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.aggregator.clock.store import Store
+from services.aggregator.clock.varint import Reader, Writer
+from services.common.etcd import EtcdError, EtcdUnavailable, compare, op_delete, op_put, op_range
+
+log = logging.getLogger(__name__)
+
+LAYOUT = 1
+
+
+@dataclass(eq=False)
+class Claim:
+    """Holds (namespace, name) for `cluster`, which may be an earlier claim's.
+
+    Release it with the outcome. One that is let go without stays in etcd (the outcome is not known): a later
+    create of that name takes it over and goes to the same member.
+    """
+
+    namespace: str
+    name: str
+    cluster: str
+    key: bytes = field(repr=False)
+    revision: int = field(repr=False)
+    _claims: Claims = field(repr=False)
+
+    async def release(self) -> None:
+        """The outcome is known: remove the claim."""
+        await self._claims.release(self)
+
+
+class Claims:
+    """Claims of one resource, made by this process."""
+
+    def __init__(self, store: Store, group: str, resource: str) -> None:
+        self.store, self.group, self.resource = store, group, resource
+        self._active: weakref.WeakValueDictionary[bytes, Claim] = weakref.WeakValueDictionary()
+
+    async def take(self, namespace: str, name: str, cluster: str) -> Claim | None:
+        """Take the key; None while another create of this process is under way. EtcdError."""
+        key = self.store.keys.claim(self.group, self.resource, namespace, name)
+        if key in self._active:
+            return None
+        claim = Claim(namespace, name, cluster, key, 0, self)
+        self._active[key] = claim  # before the first await: two creates must not both pass
+        out = Writer(LAYOUT)
+        out.text(cluster)
+        answer = await self.store.etcd.txn(
+            [compare(key, "create", "=", 0)], [op_put(key, out.done())], [op_range(key)]
+        )
+        if answer.succeeded:
+            claim.revision = answer.revision
+            return claim
+        held = answer.responses[0].response_range.kvs
+        if not held:
+            raise EtcdUnavailable("etcd: the claim went while it was asked for")
+        claim.cluster = Reader(held[0].value, LAYOUT, "claim").text()
+        claim.revision = held[0].mod_revision
+        return claim
+
+    async def release(self, claim: Claim) -> None:
+        """Remove a claim that is still what it was."""
+        self._active.pop(claim.key, None)
+        try:
+            await self.store.etcd.txn([compare(claim.key, "mod", "=", claim.revision)], [op_delete(claim.key)])
+        except EtcdError as error:
+            # The object is made (or is not): the create's answer stands. The sweep removes the claim.
+            log.warning("claim of %s/%s was not removed: %s", claim.namespace, claim.name, error)
+
+    async def sweep(self, known: Callable[[str, str], bool]) -> None:
+        """Remove claims of keys that have a live object now: their outcome is known."""
+        prefix = self.store.keys.all("claims", self.group, self.resource)
+        answer = await self.store.etcd.range(prefix, prefix=True)
+        for kv in answer.kvs:
+            key = self.store.keys.parse(kv.key)
+            if key is None or kv.key in self._active or not known(key.namespace, key.name):
+                continue
+            await self.store.etcd.txn([compare(kv.key, "mod", "=", kv.mod_revision)], [op_delete(kv.key)])

@@ -1,0 +1,132 @@
+"""The lease of this process, and how it takes the leader key of a resource.
+
+The key's create_revision is the term: every transaction is guarded by it, so a sequencer that lost the key
+cannot write, however late its transaction arrives. Taking the key over by force is therefore always safe; it is
+done only where the holder is known to be dead, so that a restart after kill -9 does not wait for its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from pathlib import Path
+
+from services.aggregator.clock.store import Deposed, Holder, Store
+from services.common.etcd import EtcdError, EtcdUnavailable, LeaseGone, compare, op_delete
+
+log = logging.getLogger(__name__)
+
+TTL = 6
+"""Seconds that the leader key outlives a process that cannot say so."""
+POLL = 0.5
+
+
+def process_start(pid: int) -> str:
+    """Start time of a process in the kernel's ticks; "" where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return stat.rpartition(")")[2].split()[19]
+
+
+def machine() -> str:
+    """Where process ids mean the same: host name, boot and pid namespace. "" where that is not known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()}/{boot}/{Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def identity() -> str:
+    """Who this process is: machine, pid and start time."""
+    pid = os.getpid()
+    return f"{machine()} {pid} {process_start(pid)} {os.urandom(4).hex()}"
+
+
+def is_dead(holder: str) -> bool:
+    """Is this the identity of a process of this machine that has ended? False when that is not known."""
+    parts = holder.rsplit(" ", 3)
+    if len(parts) != 4 or not parts[0] or parts[0] != machine() or not parts[1].isdigit():
+        return False
+    return process_start(int(parts[1])) != parts[2]
+
+
+class LeaseKeeper:
+    """One lease of this process, kept alive by `run`; `get` returns its id."""
+
+    def __init__(self, store: Store, ttl: int = TTL) -> None:
+        self.store = store
+        self.ttl = ttl
+        self._lease = 0
+        self._lock = asyncio.Lock()
+
+    async def get(self) -> int:
+        """The lease, made when there is none. EtcdError."""
+        async with self._lock:
+            if not self._lease:
+                self._lease = await self.store.etcd.lease_grant(self.ttl)
+            return self._lease
+
+    def forget(self, lease: int) -> None:
+        """This lease has ended."""
+        if self._lease == lease:
+            self._lease = 0
+
+    async def run(self) -> None:
+        """Keep the lease alive until cancelled, then revoke it: another replica need not wait."""
+        try:
+            while True:
+                await asyncio.sleep(self.ttl / 3)
+                lease = self._lease
+                if not lease:
+                    continue
+                try:
+                    await self.store.etcd.lease_keepalive(lease)
+                except LeaseGone:
+                    log.warning("the lease ended before it was renewed: leaders are elected anew")
+                    self.forget(lease)
+                except EtcdUnavailable as error:
+                    log.warning("the lease could not be renewed: %s", error)
+        finally:
+            await self._revoke()
+
+    async def _revoke(self) -> None:
+        lease, self._lease = self._lease, 0
+        if lease:
+            try:
+                await asyncio.wait_for(self.store.etcd.lease_revoke(lease), 1.0)
+            except (EtcdError, TimeoutError) as error:
+                log.info("the lease was not revoked, it ends by itself: %s", error)
+
+
+async def campaign(store: Store, group: str, resource: str, leases: LeaseKeeper, me: str) -> int:
+    """Wait until the leader key is ours; return the term. EtcdError, StorageChanged."""
+    said = ""
+    while True:
+        lease = await leases.get()
+        try:
+            result = await store.elect(group, resource, me, lease)
+        except LeaseGone:
+            leases.forget(lease)
+            continue
+        except Deposed:
+            continue  # it went while we asked
+        if isinstance(result, int):
+            return result
+        if is_dead(result.identity):
+            log.info("%s: its last sequencer is dead: taking over", resource)
+            await _evict(store, group, resource, result)
+            continue
+        if said != result.identity:
+            said = result.identity
+            log.info("%s: another process is the sequencer (%s): waiting", resource, said)
+        await asyncio.sleep(POLL)
+
+
+async def _evict(store: Store, group: str, resource: str, holder: Holder) -> None:
+    key = store.keys.leader(group, resource)
+    await store.etcd.txn([compare(key, "create", "=", holder.create_revision)], [op_delete(key)])

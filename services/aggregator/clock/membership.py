@@ -1,0 +1,104 @@
+"""One cluster as a resource's clock sees it: state, position, feed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Literal
+
+from services.aggregator.clock import metrics
+from services.aggregator.clock.position import Position
+from services.aggregator.types import HOST, Aggregated
+from services.common.fleet import FleetWatcher, Member
+from services.common.kube.client import KubeClient
+
+Phase = Literal["Connecting", "Diffing", "Live", "Unreachable", "NoType", "Disengaging"]
+
+
+class MemberState:
+    """A cluster that is engaged and selected (or on its way out). Changed by its feed and the ResourceClock."""
+
+    def __init__(
+        self, cluster: str, member: Member | None, client: KubeClient, uid: str, label: str,
+        position: Callable[[str], Position | None], diffing: Callable[[str], bool], changed: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self.cluster = cluster
+        self.member = member
+        """None for the host."""
+        self._client, self._uid = client, uid
+        self._label = label
+        self._position, self._diffing, self._changed = position, diffing, changed
+        self._phase: Phase = "Connecting"
+        self._exported = ""
+        self.message = ""
+        self.leaving = False
+        self.feed: asyncio.Task[None] | None = None
+
+    @property
+    def client(self) -> KubeClient:
+        """The cluster's client; it stays the same over changed credentials."""
+        return self._client
+
+    @property
+    def uid(self) -> str:
+        """Uid of its kube-system namespace; "" while it was never reached."""
+        return self._uid if self.member is None else self.member.uid
+
+    @property
+    def position(self) -> Position | None:
+        """How far the log has followed it; None before its first diff."""
+        return self._position(self.cluster)
+
+    @property
+    def state(self) -> Phase:
+        """`Diffing`: a list is being compared and put; `Live`: followed by a watch."""
+        if self.leaving:
+            return "Disengaging"
+        if self._phase == "NoType":
+            return "NoType"
+        if self.member is not None and not self.member.reachable:
+            return "Unreachable"
+        if self._phase == "Live":
+            position = self.position
+            if position is None or position.diff or self._diffing(self.cluster):
+                return "Diffing"
+        return self._phase
+
+    @property
+    def serves(self) -> bool:
+        """Has the cluster objects of this type to ask for?"""
+        return not self.leaving and self._phase != "NoType"
+
+    @property
+    def settled(self) -> bool:
+        """Does it not hold up the first sync?"""
+        return self.state in ("Live", "NoType", "Unreachable", "Disengaging")
+
+    def report(self, phase: Phase, message: str = "") -> None:
+        """Called by the feed."""
+        self._phase, self.message = phase, message
+        self.export()
+        self._changed()
+
+    def export(self) -> None:
+        """Bring the metric up to date."""
+        state = self.state
+        if state == self._exported:
+            return
+        if self._exported:
+            metrics.STATE.labels(self._label, self.cluster, self._exported).set(0)
+        metrics.STATE.labels(self._label, self.cluster, state).set(1)
+        self._exported = state
+
+
+def selected(aggregated: Aggregated, fleet: FleetWatcher) -> dict[str, Member | None]:
+    """The clusters that an aggregation takes in; the host (None) where it says so."""
+    from services.aggregator.reads.selectors import parse_labels
+
+    chosen = parse_labels(aggregated.cluster_selector)
+    out: dict[str, Member | None] = {
+        name: member for name, member in fleet.members.items() if chosen.matches(member.labels)
+    }
+    if aggregated.include_host:
+        out[HOST] = None
+    return out

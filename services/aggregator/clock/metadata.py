@@ -1,0 +1,163 @@
+"""Lists and watches of one resource on one cluster, metadata only, as markers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from _fastpath.marker import DIFF, EVENT, Marker
+from _fastpath.splice import FrameSplitter, ListScanner, Meta, SpliceError, scan, scan_frame
+from services.common.errors import MemberUnreachable, StatusError, decode_status
+from services.common.kube.client import KubeClient
+from services.common.kube.resource import Resource
+
+LIST_ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+WATCH_ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+PAGE = 1000
+LIST_TIMEOUT = 120.0
+LIST_SILENCE = 30.0
+WATCH_SECONDS = (420, 600)
+EARLY = 5.0
+WATCH_SILENCE = 150.0
+"""Clusters send bookmarks about every minute: a watch that is silent for longer is dead."""
+ORIGIN = "reclock.dev/origin"
+
+
+@dataclass(slots=True)
+class Listing:
+    """A whole list at one member version."""
+
+    version: int
+    items: list[Marker] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Mark:
+    """A watch's BOOKMARK."""
+
+    version: int
+
+
+class WatchEnded(Exception):
+    """The cluster ended the watch in order, when its time was over."""
+
+
+class Expired(Exception):
+    """410: the version is older than what the cluster keeps."""
+
+
+def number(text: str, what: str) -> int:
+    """A member version; MemberUnreachable for what Kubernetes never sends."""
+    if not text.isdigit():
+        raise MemberUnreachable(f"{what}: resourceVersion {text!r} is no integer")
+    return int(text)
+
+
+class MetadataClient:
+    """One resource of one cluster. `hide_origin`: objects with this origin label are copies, shown elsewhere."""
+
+    def __init__(self, client: KubeClient, resource: Resource, cluster: str, hide_origin: str = "") -> None:
+        self.client, self.resource, self.cluster = client, resource, cluster
+        self.hide_origin = hide_origin
+        self._what = f"cluster {cluster!r}: {resource.key}"
+
+    def _marker(self, meta: Meta, incarnation: str, kind: int, deleted: bool = False) -> Marker:
+        labels = meta.labels()
+        if self.hide_origin and labels.get(ORIGIN) == self.hide_origin:
+            deleted = True
+        return Marker(
+            self.cluster, incarnation, meta.namespace, meta.name, meta.uid, number(meta.version, self._what),
+            labels, deleted=deleted, deleting=meta.deleting, kind=kind,
+        )  # fmt: skip
+
+    async def version(self) -> int:
+        """The cluster's current version of this resource (a consistent read). 404 where it has no such type."""
+        listing, _ = await self._page({"limit": 1}, "")
+        return listing.version
+
+    async def whole(self, incarnation: str, at: int = 0) -> Listing:
+        """All objects, now or Exact at a version; pages of PAGE. Expired where that is not to be had."""
+        query: dict[str, str | int] = {"limit": PAGE}
+        if at:
+            query |= {"resourceVersion": at, "resourceVersionMatch": "Exact"}
+        whole: Listing | None = None
+        while True:
+            page, token = await self._page(query, incarnation)
+            if whole is None:
+                whole = page
+            else:
+                whole.items += page.items
+            if not token:
+                return whole
+            query = {"limit": PAGE, "continue": token}
+
+    async def _page(self, query: dict[str, str | int], incarnation: str) -> tuple[Listing, str]:
+        scanner = ListScanner()
+        out: list[Marker] = []
+        try:
+            async with self.client.stream(
+                "GET", self.resource.path(), query=query, headers={"Accept": LIST_ACCEPT},
+                timeout=LIST_TIMEOUT, sock_read=LIST_SILENCE,
+            ) as response:  # fmt: skip
+                async for chunk in response.content.iter_any():
+                    for item in scanner.feed(chunk):
+                        marker = self._marker(scan(item), incarnation, DIFF)
+                        if not marker.deleted:
+                            out.append(marker)
+                scanner.finish()
+        except StatusError as error:
+            if error.code == 410:
+                raise Expired(error.message) from error
+            raise
+        except SpliceError as error:
+            raise MemberUnreachable(f"{self._what}: a list that is none: {error}") from error
+        except TimeoutError as error:
+            raise MemberUnreachable(f"{self._what}: the list did not come in time") from error
+        return Listing(number(scanner.list_version, self._what), out), scanner.continue_token
+
+    async def watch(self, incarnation: str, version: int) -> AsyncGenerator[list[Marker | Mark], None]:
+        """Yield what happens above `version`, what came together together; an empty list when it is open.
+
+        Ends only by an error: WatchEnded, Expired, StatusError.
+        """
+        limit = random.randint(*WATCH_SECONDS)
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        query = {
+            "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": str(version),
+            "timeoutSeconds": str(limit),
+        }  # fmt: skip
+        splitter = FrameSplitter()
+        try:
+            async with self.client.stream(
+                "GET", self.resource.path(), query=query, headers={"Accept": WATCH_ACCEPT},
+                timeout=limit + 60, sock_read=WATCH_SILENCE,
+            ) as response:  # fmt: skip
+                yield []
+                async for chunk in response.content.iter_any():
+                    yield [self._frame(frame, incarnation) for frame in splitter.feed(chunk) if frame.strip()]
+        except StatusError as error:
+            if error.code == 410:
+                raise Expired(error.message) from error
+            raise
+        except SpliceError as error:
+            raise MemberUnreachable(f"{self._what}: a watch that sends no frames: {error}") from error
+        except TimeoutError as error:
+            raise MemberUnreachable(f"{self._what}: the watch was silent") from error
+        if loop.time() - begin < limit - EARLY:
+            # In order or not: a cluster that ends a watch before its time is being restarted.
+            raise MemberUnreachable(f"{self._what}: the watch was ended early")
+        raise WatchEnded
+
+    def _frame(self, frame: bytes, incarnation: str) -> Marker | Mark:
+        kind, meta = scan_frame(frame)
+        if kind == "BOOKMARK":
+            return Mark(number(meta.version, self._what))
+        if kind == "ERROR":
+            status = decode_status(frame[meta.start : meta.end])
+            raise StatusError.from_status(status) if status else MemberUnreachable(
+                f"{self._what}: the watch ended with an error that is no Status"
+            )
+        return self._marker(meta, incarnation, EVENT, deleted=kind == "DELETED")

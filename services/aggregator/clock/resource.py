@@ -1,0 +1,379 @@
+"""The clock of one resource: terms of leadership, the members it follows, and what needs etcd to answer.
+
+A term: take the leader key, bring the log up to it from etcd's history, follow every member, commit. Whatever
+fails in etcd ends the term; the next one starts from what etcd has. Readers are served from the log all along,
+but linearizable answers only within a term.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from services.aggregator.clock import history, metrics
+from services.aggregator.clock.claims import Claim, Claims
+from services.aggregator.clock.context import Context
+from services.aggregator.clock.election import campaign
+from services.aggregator.clock.members import Members
+from services.aggregator.clock.membership import MemberState
+from services.aggregator.clock.position import decode_position
+from services.aggregator.clock.retention import PURGE_AT_ONCE
+from services.aggregator.clock.sequencer import Sequencer
+from services.aggregator.clock.state import Change
+from services.aggregator.clock.store import Deposed, StorageChanged
+from services.aggregator.clock.vector import vector_of
+from services.aggregator.clock.version import decode
+from services.aggregator.clock.view import Snapshot, View
+from services.aggregator.types import Aggregated
+from services.common import errors
+from services.common.etcd import EtcdCompacted, EtcdError, prefix_end
+from services.common.tasks import Backoff
+
+log = logging.getLogger(__name__)
+
+DIFF_PATIENCE = 1.0
+"""Seconds that a list waits for the end of a member's diff before it leaves the member out."""
+FUTURE_PATIENCE = 3.0
+RESIGN_TIMEOUT = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Live markers, live ones hidden behind an older object of their key, entries of the log."""
+
+    markers: int
+    clashes: int
+    log_entries: int
+
+
+class ResourceClock(View):
+    """One aggregated resource. `run` is its task; `update` follows fleet and aggregation."""
+
+    def __init__(self, context: Context, aggregated: Aggregated) -> None:
+        super().__init__(aggregated)
+        self.context = context
+        self.group, self.resource = aggregated.group, aggregated.resource
+        self.label = aggregated.key
+        self.term = 0
+        """create_revision of our leader key; 0 while another process leads, or nobody."""
+        self.loaded = asyncio.Event()
+        self._members = Members(self)
+        self._sequencer: Sequencer | None = None
+        self._deposed = asyncio.Event()
+        self._claims = Claims(context.store, self.group, self.resource)
+        self._closed: dict[str, int] = {}
+        self.trouble = "starting"
+
+    @property
+    def members(self) -> dict[str, MemberState]:
+        """Clusters that are engaged and selected, and those on their way out; HOST where it is included."""
+        return self._members.states
+
+    @property
+    def sequencer(self) -> Sequencer | None:
+        """The term's sequencer; None while we do not lead."""
+        return self._sequencer
+
+    # Terms.
+
+    async def run(self) -> None:
+        """Lead whenever possible, until cancelled."""
+        backoff = Backoff(initial=0.1, maximum=3.0)
+        while True:
+            try:
+                await self._term(backoff)
+            except StorageChanged as reason:
+                log.error("%s: %s", self.label, reason)
+                await self._reopen(reason)
+            except Deposed as reason:
+                self.trouble = str(reason)
+                log.warning("%s: the term is over: %s", self.label, reason)
+            except EtcdError as error:
+                self.trouble = str(error)
+                log.warning("%s: the term is over: %s", self.label, error)
+            await backoff.wait()
+
+    async def _reopen(self, reason: StorageChanged) -> None:
+        try:
+            await self.context.reopen(self.context.store.base, rewound=reason.rewound)
+        except EtcdError as error:
+            log.warning("%s: %s", self.label, error)
+
+    async def _term(self, backoff: Backoff) -> None:
+        context = self.context
+        term = await campaign(context.store, self.group, self.resource, context.leases, context.me)
+        self._deposed.clear()
+        try:
+            await self._load(term)
+            metrics.TERMS.labels(self.label).inc()
+            await self._lead(term, backoff)
+        finally:
+            self.term = 0
+            self._sequencer = None
+            await self._members.stop()
+            await self._resign(term)
+
+    async def _resign(self, term: int) -> None:
+        """Give the key up, so that nothing of this term can succeed late. Best effort: the next campaign
+        removes a key of ours that is left, and another process waits for our lease."""
+        try:
+            async with asyncio.timeout(RESIGN_TIMEOUT):
+                await self.context.store.resign(self.group, self.resource, term)
+        except (EtcdError, TimeoutError) as error:
+            log.info("%s: the leader key was not given up: %s", self.label, error)
+
+    async def _load(self, term: int) -> None:
+        """Bring the log up to the term's first revision."""
+        context, state = self.context, self.state
+        if state.base == context.store.base:
+            if term <= state.revision:
+                raise StorageChanged(
+                    f"etcd's revision went back from {state.revision} to {term}", rewound=True
+                )
+            try:
+                await history.replay(context.store, self.group, self.resource, state, term)
+            except EtcdCompacted:
+                log.warning("%s: etcd's history since our last term is gone: reading all anew", self.label)
+            else:
+                self._advanced()
+                return
+        begin = asyncio.get_running_loop().time()
+        self.state = await history.load(
+            context.store, self.group, self.resource, term, context.window_revisions
+        )
+        took = asyncio.get_running_loop().time() - begin
+        log.info(
+            "%s: read %d objects and %d log entries from etcd in %.2f s", self.label, self.state.index.live,
+            len(self.state.log), took,
+        )  # fmt: skip
+        self.loaded.set()
+        self._advanced()
+
+    def _advanced(self) -> None:
+        self.pulse.beat()
+        self.head_pulse.beat()
+
+    async def _lead(self, term: int, backoff: Backoff) -> None:
+        context = self.context
+        sequencer = Sequencer(
+            context.store, self.group, self.resource, state=self.state, term=term, committed=self._committed,
+            limit=context.max_ops,
+        )  # fmt: skip
+        self._sequencer, self.term, self.trouble = sequencer, term, ""
+        self._members.start()
+        backoff.reset()
+        work = asyncio.create_task(sequencer.run(), name=f"clock/{self.label}/sequencer")
+        deposed = asyncio.create_task(self._deposed.wait(), name=f"clock/{self.label}/deposed")
+        try:
+            await asyncio.wait({work, deposed}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise Deposed("the leader key is not ours any more")
+            work.result()
+        finally:
+            for task in (work, deposed):
+                task.cancel()
+            # An error of a task that was cancelled meanwhile is the term's, which is over.
+            await asyncio.gather(work, deposed, return_exceptions=True)
+
+    def _committed(self, change: Change, shown: int) -> None:
+        """Called by the sequencer after each commit, before anything else runs."""
+        self._advanced()
+        metrics.MARKERS.labels(self.label).set(self.state.index.live)
+        metrics.CLASHES.labels(self.label).set(self.state.index.hidden)
+        for cluster in change.gaps:
+            self._closed[cluster] = change.revision
+        if change.positions or change.gaps:
+            self._members.check()
+
+    def leader_changed(self, create_revision: int, mod_revision: int) -> None:
+        """etcd's watch says who holds the leader key since `mod_revision` (0: nobody)."""
+        if self.term and mod_revision > self.term and create_revision != self.term:
+            self._deposed.set()
+
+    def depose(self) -> None:
+        """End the term; another one follows."""
+        self._deposed.set()
+
+    def gap_changed(self, cluster: str, revision: int, there: bool) -> None:
+        """etcd's watch says that a gap key was put or deleted."""
+        if there:
+            # Our own close may have been applied already; etcd's watch is behind it then.
+            if revision > max(self.state.gaps.get(cluster, 0), self._closed.get(cluster, 0)):
+                self.state.see_gap(cluster, revision)
+                self._members.check()
+        elif self.state.gaps.get(cluster, revision + 1) < revision:
+            self.state.see_gap(cluster, 0)
+
+    def update(self, aggregated: Aggregated | None = None) -> None:
+        """The fleet, or the aggregation, has changed."""
+        if aggregated is not None:
+            restart = aggregated.version != self.aggregated.version
+            self.aggregated = aggregated
+            if restart:
+                self._members.restart()
+        self._members.refresh()
+
+    def kick(self, cluster: str) -> None:
+        """A cluster may answer again: do not wait for the next try."""
+        self._members.kick(cluster)
+
+    # What needs etcd.
+
+    async def barrier(self, timeout: float = 10) -> int:
+        """Wait until the log has passed etcd's current revision; return the head. 503 when that cannot be."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while True:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if self.term and await self._pass():
+                        return self.state.head
+            except TimeoutError:
+                raise self._not_leading() from None
+            except EtcdError as error:
+                raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
+            left = deadline - loop.time()
+            if left <= 0:
+                raise self._not_leading()
+            await self.head_pulse.wait(min(left, 0.2))
+
+    def _not_leading(self) -> errors.StatusError:
+        return errors.unavailable(f"the clock of {self.label} is not running: {self.trouble or 'busy'}")
+
+    async def _pass(self) -> bool:
+        """If the leader key was ours at etcd's current revision, nobody else has written since: once our
+        transaction in flight has settled, the log is complete up to there."""
+        revision, leaders = await self.context.leaders.get()
+        sequencer, term = self._sequencer, self.term
+        if sequencer is None or not term or leaders.get((self.group, self.resource)) != term:
+            return False
+        await sequencer.caught_up()
+        if self._sequencer is not sequencer:
+            return False
+        if revision > self.state.revision:
+            self.state.pass_revision(revision)
+            self.head_pulse.beat()
+        return True
+
+    async def snapshot(
+        self, *, linearizable: bool = True, minimum: int = 0, timeout: float = 10
+    ) -> Snapshot:
+        """Fix a version for a list, and the member versions that it stands for.
+
+        StatusError 503 while the log cannot be vouched for, 504 for a `minimum` of the future.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        if linearizable:
+            await self.barrier(timeout)
+        elif not self.loaded.is_set():
+            await self._wait_loaded(timeout)
+        if minimum > self.state.head:
+            try:
+                await self.barrier(timeout)
+                await self.wait_head(minimum, min(FUTURE_PATIENCE, max(deadline - loop.time(), 0)))
+            except errors.StatusError as error:
+                if error.code != 504:
+                    raise
+                raise errors.too_large_version(minimum, self.state.head) from error
+        patience = min(DIFF_PATIENCE, max(deadline - loop.time(), 0))
+        await self.pulse.until(lambda: None if self._members.diffing() else True, patience)
+        return self._members.snapshot()
+
+    async def _wait_loaded(self, timeout: float) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await self.loaded.wait()
+        except TimeoutError:
+            raise self._not_leading() from None
+
+    async def vector_at(self, version: int) -> Snapshot:
+        """The member versions that a past fleet version stands for; 410 outside the window and inside a diff."""
+        if version > self.state.head:
+            await self.snapshot(minimum=version)
+        self._check(version)
+        revision, _ = decode(self.state.base, version)
+        prefix = self.context.store.keys.all("positions", self.group, self.resource)
+        positions = {}
+        try:
+            async for page in self.context.store.etcd.pages(prefix, prefix_end(prefix), revision=revision):
+                for kv in page.kvs:
+                    key = self.context.store.keys.parse(kv.key)
+                    if key is not None:
+                        positions[key.cluster] = decode_position(kv.value)
+        except EtcdCompacted:
+            raise errors.expired(f"too old resource version: {version} ({self.state.floor})") from None
+        except EtcdError as error:
+            raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
+        return vector_of(self.state, version, positions)
+
+    async def open_gap(self, cluster: str) -> None:
+        """Note that an answer leaves the cluster out: its objects are sent anew on open watches when it is back.
+        In etcd when this returns; 503 when that cannot be."""
+        try:
+            revision = await self.context.store.put_gap(self.group, self.resource, cluster)
+        except EtcdError as error:
+            raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
+        metrics.GAPS.labels(self.label, cluster).inc()
+        self.gap_changed(cluster, revision, True)
+
+    async def claim(self, namespace: str, name: str, cluster: str) -> Claim:
+        """Claim a key for a create on `cluster`; the claim's cluster may be that of an earlier try.
+        409 when an object or another create holds it."""
+        try:
+            claim = await self._claims.take(namespace, name, cluster)
+        except EtcdError as error:
+            raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
+        if claim is None:
+            raise errors.already_exists(self.resource, name, self.group)
+        await self.barrier(5)
+        if self.shown(namespace, name) is not None:
+            await claim.release()
+            raise errors.already_exists(self.resource, name, self.group)
+        return claim
+
+    # Retention.
+
+    async def refresh(self, cluster: str, timeout: float = 5) -> None:
+        """Have the cluster listed anew, and wait until its position is current: its history of the old one is
+        gone. StatusError 503 when that takes longer."""
+        if self._sequencer is None:
+            raise self._not_leading()
+        before = self.state.positions.get(cluster)
+        self._members.relist(cluster)
+
+        def moved() -> bool | None:
+            position = self.state.positions.get(cluster)
+            return None if position is None or position.diff or position == before else True
+
+        if await self.pulse.until(moved, timeout) is None:
+            raise errors.unavailable(f"cluster {cluster!r} is being listed anew")
+
+    def counts(self) -> Counts:
+        """Figures for people and metrics."""
+        index = self.state.index
+        return Counts(index.live, index.hidden, len(self.state.log))
+
+    async def retain(self, revision: int, refresh: bool) -> None:
+        """Let go what lies up to etcd's `revision`; `refresh`: write every position anew."""
+        while self.state.trim(revision):  # noqa: ASYNC110 - gives way between slices
+            await asyncio.sleep(0)
+        metrics.ENTRIES.labels(self.label).set(len(self.state.log))
+        metrics.GAPS_OPEN.labels(self.label).set(len(self.state.gaps))
+        oldest = max(decode(self.state.base, self.state.floor)[0], 0) if self.state.base else 0
+        metrics.WINDOW.labels(self.label).set(max(self.state.revision - oldest, 0))
+        sequencer = self._sequencer
+        if sequencer is None:
+            return
+        metrics.WAITING.labels(self.label).set(sequencer.waiting)
+        sequencer.purge(self.state.purgeable(PURGE_AT_ONCE))
+        if refresh:
+            self._members.refresh_positions()
+            await self._claims.sweep(lambda namespace, name: self.shown(namespace, name) is not None)
+
+    def ready(self) -> str | None:
+        """Why it cannot serve yet."""
+        if self.synced.is_set() and self.term:
+            return None
+        return f"{self.label}: {self.trouble or self._members.waiting()}"

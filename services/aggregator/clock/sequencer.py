@@ -1,0 +1,190 @@
+"""The one place where events get their numbers: queues in, transactions out, one at a time.
+
+One Sequencer lives for one term of leadership. After any error its term is over: the transaction in flight may
+still succeed, until the leader key has been given up. Feeds then start again with empty queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from _fastpath.marker import Marker
+from services.aggregator.clock import metrics
+from services.aggregator.clock.batch import MAX_OPS, Batch, Builder, Queues
+from services.aggregator.clock.pulse import Pulse
+from services.aggregator.clock.state import Change, State
+from services.aggregator.clock.store import GapReopened, Store
+from services.aggregator.clock.version import decode
+from services.aggregator.clock.work import DiffRun, GapRun, LeaveRun, Work
+
+log = logging.getLogger(__name__)
+
+QUEUE_LIMIT = 2048
+"""Events that one cluster may have waiting; a feed that is faster waits with its connection."""
+PURGE = 50
+Committed = Callable[[Change, int], None]
+
+
+class Sequencer:
+    """Commits what feeds enqueue. `run` is its one task; the other methods are called from the same loop."""
+
+    def __init__(
+        self, store: Store, group: str, resource: str, *, state: State, term: int, committed: Committed,
+        limit: int = MAX_OPS,
+    ) -> None:  # fmt: skip
+        self.store, self.group, self.resource = store, group, resource
+        self.state, self.term, self.limit = state, term, limit
+        self.settled = Pulse()
+        """Beats when a transaction has been applied."""
+        self._committed = committed
+        self._label = f"{resource}.{group}" if group else resource
+        self._queues: Queues = {}
+        self._order: deque[str] = deque()
+        self._wake = asyncio.Event()
+        self._inflight: set[str] = set()
+        self._started = 0
+        self._done = 0
+        self._oldest: float | None = None
+        self._purges: list[Marker] = []
+
+    # For feeds and membership.
+
+    def put_nowait(self, cluster: str, work: Work) -> None:
+        """Enqueue."""
+        queue = self._queues.get(cluster)
+        if queue is None:
+            queue = self._queues[cluster] = deque()
+            self._order.append(cluster)
+        queue.append(work)
+        if self._oldest is None:
+            self._oldest = asyncio.get_running_loop().time()
+        self._wake.set()
+
+    async def put(self, cluster: str, work: Work) -> None:
+        """Enqueue, when the cluster's queue has room."""
+        self.put_nowait(cluster, work)
+        queue = self._queues[cluster]
+        while len(queue) > QUEUE_LIMIT:
+            await self.settled.wait()
+
+    def clear(self, cluster: str) -> None:
+        """Forget what waits of a cluster. What is in flight stays."""
+        queue = self._queues.get(cluster)
+        if queue:
+            queue.clear()
+
+    async def drained(self, cluster: str) -> None:
+        """Wait until nothing of the cluster waits or is in flight: its position is what a feed resumes at."""
+        while self._queues.get(cluster) or cluster in self._inflight:
+            await self.settled.wait()
+
+    def holds(self, cluster: str, kind: type[DiffRun | GapRun | LeaveRun]) -> bool:
+        """Is such a run of the cluster waiting or half done?"""
+        return any(isinstance(work, kind) for work in self._queues.get(cluster, ()))
+
+    def is_leaving(self, cluster: str) -> bool:
+        """Is the cluster on its way out?"""
+        return self.holds(cluster, LeaveRun)
+
+    def gap_run(self, cluster: str) -> int:
+        """Revision of the newest gap that is being recommitted; 0: none."""
+        runs = [work.revision for work in self._queues.get(cluster, ()) if isinstance(work, GapRun)]
+        return max(runs, default=0)
+
+    def purge(self, markers: list[Marker]) -> None:
+        """Delete these tombstones from etcd when there is time."""
+        self._purges += markers
+        self._wake.set()
+
+    @property
+    def waiting(self) -> int:
+        """Work in all queues."""
+        return sum(len(queue) for queue in self._queues.values())
+
+    async def caught_up(self) -> None:
+        """Wait for the transaction that is in flight now, if any: it may have any revision so far."""
+        started = self._started
+        while self._done < started:
+            await self.settled.wait()
+
+    # The loop.
+
+    async def run(self) -> None:
+        """Commit until cancelled, or until the term ends with an error of etcd."""
+        idle = 0
+        while True:
+            batch = self._build()
+            if batch:
+                idle = 0
+                await self._commit(batch)
+            elif self._purges:
+                await self._purge()
+            elif batch.taken or any(self._queues.values()):
+                # Everything taken was known already, or a gap's recommit was empty.
+                idle = 0 if batch.taken else idle + 1
+                if idle > 2:
+                    raise AssertionError(f"{self._label}: nothing can be taken from the queues")
+                self.settled.beat()
+                await asyncio.sleep(0)
+            else:
+                self._oldest = None
+                self._wake.clear()
+                self.settled.beat()
+                await self._wake.wait()
+
+    def _build(self) -> Batch:
+        builder = Builder(self.state, self.limit)
+        batch = builder.build(self._queues, self._order)
+        if builder.dropped:
+            metrics.DROPPED.labels(self._label).inc(builder.dropped)
+        return batch
+
+    async def _commit(self, batch: Batch) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        oldest, self._oldest = self._oldest, begin if any(self._queues.values()) else None
+        self._inflight = batch.clusters
+        self._started += 1
+        try:
+            revision = await self.store.commit(self.group, self.resource, self.term, self.state, batch)
+        except GapReopened as reason:
+            log.info("%s: gap of cluster %r: %s", self._label, batch.gap and batch.gap[0], reason)
+        else:
+            change = batch.change(revision)
+            shown = self.state.apply(change)
+            self._count(batch, begin, oldest)
+            self._committed(change, shown)
+        # Not in a finally: after an error nothing is settled, the term is over.
+        self._done += 1
+        self._inflight = set()
+        self.settled.beat()
+
+    def _count(self, batch: Batch, begin: float, oldest: float | None) -> None:
+        now = asyncio.get_running_loop().time()
+        metrics.COMMITS.labels(self._label).inc()
+        metrics.EVENTS.labels(self._label).inc(len(batch.markers))
+        metrics.BATCH.labels(self._label).observe(len(batch.markers))
+        metrics.COMMIT.labels(self._label).observe(now - begin)
+        metrics.LAG.labels(self._label).observe(now - (begin if oldest is None else oldest))
+
+    async def _purge(self) -> None:
+        state = self.state
+        some, self._purges = self._purges[:PURGE], self._purges[PURGE:]
+        current = [
+            one for one in some if state.index.get(one.cluster, one.namespace, one.name) is one
+        ]
+        if not current:
+            return
+        revisions = [(one, decode(state.base, one.fleet)[0]) for one in current]
+        self._started += 1
+        revision = await self.store.purge(self.group, self.resource, self.term, revisions)
+        change = Change(revision, purged=[(one.cluster, one.namespace, one.name) for one in current])
+        state.apply(change)
+        gone = {id(one) for one in current}
+        state.tombs = [one for one in state.tombs if id(one) not in gone]
+        self._committed(change, 0)
+        self._done += 1
+        self.settled.beat()
