@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.position import Position
 from services.aggregator.reads.member_stream import StreamOptions
 from services.aggregator.reads.negotiate import JSON_TYPE, META_GROUP, Negotiated
@@ -15,6 +15,9 @@ from services.aggregator.reads.table import Columns
 from services.aggregator.types import Aggregated
 from services.common.errors import StatusError
 from services.common.tasks import Tasks
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 log = logging.getLogger(__name__)
 

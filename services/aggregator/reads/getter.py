@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from _fastpath.splice import Meta, SpliceError, list_items, scan, table_row_object
-from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import ReadOptions
@@ -17,6 +17,9 @@ from services.aggregator.reads.table import Columns, columns_in
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, StatusError, not_found, unavailable
 from services.common.kube.client import KubeClient, Response
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 SETTLE = 5.0  # seconds for the log to catch up with a member
 MEMBER_TIMEOUT = 10.0
@@ -132,12 +135,14 @@ class Getter:
         return True
 
     async def _deleted(self, clock: ResourceClock, cluster: str, namespace: str, name: str, uid: str) -> None:
-        try:
-            await clock.wait_deleted(cluster, namespace, name, uid, timeout=SETTLE)
-        except StatusError as error:
-            if error.code != 504:
-                raise
-            raise unavailable(f"cluster {cluster}: its events lag behind, try again") from error
+        """Wait until the log shows something else than the object that its member has no more."""
+
+        def gone() -> bool | None:
+            marker = clock.marker(cluster, namespace, name)
+            return True if marker is None or marker.deleted or marker.uid != uid else None
+
+        if await clock.pulse.until(gone, SETTLE) is None:
+            raise unavailable(f"cluster {cluster}: its events lag behind, try again")
 
     def _client(self, clock: ResourceClock, cluster: str) -> KubeClient:
         member = clock.members.get(cluster)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 from aiohttp import web
 
-from services.aggregator.clock.clock import ResourceClock
-from services.aggregator.clock.snapshot import Position, Snapshot
+from services.aggregator.clock.position import Position
+from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads.member_list import MemberList
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
@@ -21,6 +22,9 @@ from services.aggregator.reads.tokens import Token, TokenCodec, scope_of, short
 from services.aggregator.reads.walk import Plan, Restart, Shown, Walk
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, StatusError, expired, not_acceptable, unavailable
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 log = logging.getLogger(__name__)
 

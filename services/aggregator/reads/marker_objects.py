@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _fastpath.marker import Marker
-from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.position import Position
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 API_VERSION, KIND = "reclock.dev/v1alpha1", "VersionMarker"
 DEFAULT = "default"

@@ -10,17 +10,19 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from _fastpath.marker import Marker
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
-from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.position import Position
 from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
 from services.aggregator.reads.table import Columns, columns_in
 from services.aggregator.types import Aggregated
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 log = logging.getLogger(__name__)
 

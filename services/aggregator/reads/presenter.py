@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _fastpath.splice import Meta, splice
-from services.aggregator.owners import Owners
 from services.aggregator.reads.fields import UID_FIELDS
 from services.aggregator.types import Aggregated
+
+if TYPE_CHECKING:
+    from services.aggregator.owners import Owners
 
 
 class Presenter:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from services.aggregator.clock.clock import Clock, ResourceClock
-from services.aggregator.clock.snapshot import Snapshot
-from services.aggregator.owners import Owners
+from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads.access import MemberAccess
 from services.aggregator.reads.fields import UID_FIELDS
 from services.aggregator.reads.query import ReadOptions
 from services.aggregator.reads.selectors import FieldSelector, FieldTerm
 from services.aggregator.types import HOST, Aggregated, Call
 from services.common.errors import StatusError, unavailable
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import Clock, ResourceClock
+    from services.aggregator.owners import Owners
 
 log = logging.getLogger(__name__)
 

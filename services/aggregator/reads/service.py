@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from aiohttp import web
 
 from _fastpath.splice import Meta, SpliceError, scan
-from services.aggregator.clock.clock import Clock, ResourceClock
-from services.aggregator.owners import Owners
 from services.aggregator.reads.access import Identity, MemberAccess
 from services.aggregator.reads.feed_pool import FeedPool
 from services.aggregator.reads.getter import Getter, is_status
@@ -20,6 +20,10 @@ from services.aggregator.reads.tokens import TokenCodec
 from services.aggregator.reads.watch import WatchSession
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, not_acceptable, unavailable
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import Clock, ResourceClock
+    from services.aggregator.owners import Owners
 
 
 class Reads:

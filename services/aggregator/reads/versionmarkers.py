@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
 
 from _fastpath.marker import Marker
-from services.aggregator.clock.clock import Clock, ResourceClock
 from services.aggregator.clock.position import Position
 from services.aggregator.reads import markers_table as table
 from services.aggregator.reads.frames import error_event, event
@@ -26,6 +25,9 @@ from services.aggregator.reads.respond import Outgoing, pretty, whole
 from services.aggregator.reads.tokens import Token, TokenCodec, scope_of
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import StatusError, not_found, unavailable
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import Clock, ResourceClock
 
 GROUP, VERSION, RESOURCE, KIND = "reclock.dev", "v1alpha1", "versionmarkers", "VersionMarker"
 TYPE = Aggregated(RESOURCE, GROUP, VERSION, RESOURCE, KIND, namespaced=True)

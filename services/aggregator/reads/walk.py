@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.position import Position
 from services.aggregator.reads.member_list import Item
 from services.aggregator.reads.merge import Merge
@@ -16,6 +16,9 @@ from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.table import Columns, Layout, columns_in
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 log = logging.getLogger(__name__)
 

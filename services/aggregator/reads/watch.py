@@ -6,10 +6,10 @@ import asyncio
 import logging
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.reads.feed_pool import FeedPool, json_form
 from services.aggregator.reads.frames import Frames, error_event
 from services.aggregator.reads.judge import Judge, Key
@@ -24,6 +24,9 @@ from services.aggregator.reads.walk import Restart, Walk
 from services.aggregator.reads.watcher import Feeds, Watcher
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import StatusError, expired, unavailable
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from _fastpath.marker import CLASH, DIFF, LEAVE, Marker
-from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.reads.fields import values_of
 from services.aggregator.reads.frames import Frames, with_labels
 from services.aggregator.reads.judge import Judge, Type
@@ -19,6 +19,9 @@ from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import ReadOptions, too_old
 from services.aggregator.types import Aggregated
 from services.common.errors import StatusError
+
+if TYPE_CHECKING:
+    from services.aggregator.clock.clock import ResourceClock
 
 log = logging.getLogger(__name__)
 
