@@ -320,4 +320,9 @@ cdef inline int shrink(Core *q) except -1:
         compact_recs(q)
     if q.lanes_cap > 4096 and q.lanes_live < q.lanes_cap >> 3:
         compact_lanes(q)
+    if q.runs_cap > 4096 and q.processing == 0:   # items know their run by its number: only all at once
+        free(q.runs)
+        q.runs = NULL
+        q.runs_cap = q.runs_top = 0
+        q.runs_free = NONE
     return 0

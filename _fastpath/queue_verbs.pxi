@@ -210,9 +210,9 @@ cdef class _Verbs(_Members):
         cdef double now, due, elapsed
         if item.queue != self.number:
             raise ValueError(f"{item!r} is of another queue")
-        run = &q.runs[item.run]
-        if run.serial != item.serial:
+        if item.run >= q.runs_top or q.runs[item.run].serial != item.serial:
             return
+        run = &q.runs[item.run]
         now = self.now()
         i, slot, prio, dirty, orphan, due = run.rec, run.cluster, run.prio, run.dirty, run.orphan, run.due
         r = &q.recs[i]

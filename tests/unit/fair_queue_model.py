@@ -196,7 +196,9 @@ class FairQueue:
                 yield c, key
 
     def _release_due(self) -> None:
-        due = [(k.due, k.order, c, k) for c, k in self._all() if k.state == "delayed" and k.due <= self.clock()]
+        due = [
+            (k.due, k.order, c, k) for c, k in self._all() if k.state == "delayed" and k.due <= self.clock()
+        ]
         for when, _, c, key in sorted(due, key=lambda d: d[:2]):
             self._enqueue(c, key, when)
 
