@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.local.api import ApiError
+from deploy.local.control import ask
 from deploy.local.fleet import Fleet
 from deploy.local.pki import KeyPair
 from deploy.local.probes import http, tls_context, until
@@ -323,3 +324,44 @@ def _processes_naming(text: str) -> list[str]:
             if text in line:
                 found.append(line)
     return found
+
+
+async def test_a_detached_demo_shows_pods_of_both_members_and_ends_when_told(
+    tmp_path: Path, kubectl: Make
+) -> None:
+    directory = tmp_path / "demo"
+    demo = [sys.executable, "-m", "deploy.local.demo", "--dir", str(directory)]
+    environment = {**os.environ, "MEMBERS": "east,west", "DETACH": "1", "ENGINE": ""}
+    up = await asyncio.create_subprocess_exec(*demo, env=environment, stdout=asyncio.subprocess.PIPE)
+    said = (await asyncio.wait_for(up.communicate(), 240))[0].decode()
+    try:
+        assert up.returncode == 0, said
+        assert 'deployment "hello" successfully rolled out' in said
+        front = kubectl(directory / "kubeconfig")
+        pods = (await front.json("get", "pods", "-l", "app=hello"))["items"]
+        clusters = sorted(pod["metadata"]["annotations"]["reclock.dev/cluster"] for pod in pods)
+        assert clusters == ["east", "east", "west", "west"]
+        listed = await asyncio.to_thread(ask, directory / "control.sock", "ps")
+        states = {process["name"]: process["state"] for process in listed["processes"]}
+        assert states["aggregator"] == states["front-controller-manager"] == "running"
+    finally:
+        down = await asyncio.create_subprocess_exec(*demo, "--stop")
+        assert await asyncio.wait_for(down.wait(), 90) == 0
+    assert not directory.exists()
+    assert _processes_naming(str(directory)) == []
+
+
+async def test_a_killed_service_of_a_kept_fleet_comes_back(tmp_path: Path) -> None:
+    directory = tmp_path / "fleet"
+    async with Fleet.start(directory, members=["east"], services=True, keep_alive=True) as fleet:
+        aggregator = fleet.processes["aggregator"]
+        first = aggregator.pid
+        assert first
+        os.kill(first, signal.SIGKILL)
+
+        async def again() -> str | None:
+            return None if aggregator.restarts == 1 and aggregator.running else aggregator.state
+
+        await until(again, "the aggregator's second start", 30)
+        await aggregator.wait_ready()
+        assert aggregator.pid != first
