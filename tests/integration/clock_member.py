@@ -73,7 +73,9 @@ class FakeMember:
 
     # Changes.
 
-    def put(self, name: str, namespace: str = "default", *, uid: str = "", step: int = 1, **labels: str) -> Obj:
+    def put(
+        self, name: str, namespace: str = "default", *, uid: str = "", step: int = 1, **labels: str
+    ) -> Obj:
         """Create or change an object."""
         self.rev += step
         old = self.objects.get((namespace, name))
@@ -280,5 +282,12 @@ def _frame(kind: str, obj: dict[str, Any]) -> bytes:
 
 
 def _status(code: int, reason: str, message: str) -> web.Response:
-    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": reason, "code": code}
+    body = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    }
     return web.json_response(body, status=code)

@@ -173,7 +173,9 @@ async def _nothing(*args: Any) -> None:
 class Client:
     """A watching client: keeps what it was sent, and checks what must hold on every watch."""
 
-    def __init__(self, clock: ResourceClock, after: int, store: dict[tuple[str, str], Marker] | None = None) -> None:
+    def __init__(
+        self, clock: ResourceClock, after: int, store: dict[tuple[str, str], Marker] | None = None
+    ) -> None:
         self.cursor = clock.cursor(after)
         self.store: dict[tuple[str, str], Marker] = dict(store or {})
         self.entries: list[Marker] = []

@@ -197,9 +197,7 @@ class Builder:
             return Taken.BLOCKED if taken is Taken.YES else taken
         event.keep_since(old.since if alive and old is not None and not event.deleted else 0)
         seen = event.version
-        moved = Position(
-            position.incarnation, max(position.read, seen), max(position.resume, seen - 1)
-        )
+        moved = Position(position.incarnation, max(position.read, seen), max(position.resume, seen - 1))
         return self._put(cluster, event, moved)
 
     @staticmethod

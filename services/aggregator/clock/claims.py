@@ -69,7 +69,9 @@ class Claims:
         """Remove a claim that is still what it was."""
         self._active.pop(claim.key, None)
         try:
-            await self.store.etcd.txn([compare(claim.key, "mod", "=", claim.revision)], [op_delete(claim.key)])
+            await self.store.etcd.txn(
+                [compare(claim.key, "mod", "=", claim.revision)], [op_delete(claim.key)]
+            )
         except EtcdError as error:
             # The object is made (or is not): the create's answer stands. The sweep removes the claim.
             log.warning("claim of %s/%s was not removed: %s", claim.namespace, claim.name, error)

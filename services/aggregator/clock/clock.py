@@ -47,7 +47,13 @@ class Clock:
     ) -> None:  # fmt: skip
         self.resources: dict[str, ResourceClock] = {}
         self.context = Context(
-            Store(etcd, prefix, fleet_id), fleet, host, fleet_id, window_seconds, window_revisions, max_ops=max_ops
+            Store(etcd, prefix, fleet_id),
+            fleet,
+            host,
+            fleet_id,
+            window_seconds,
+            window_revisions,
+            max_ops=max_ops,
         )
         self._window = Window(window_seconds, window_revisions)
         self._tasks: Tasks | None = None
@@ -55,6 +61,7 @@ class Clock:
         self._failure: asyncio.Future[None] | None = None
         self._opened = False
         self._trouble = "not started"
+        self.context.leases.on_gone = self._lease_gone
         fleet.subscribe(_Listener(self))
 
     # Readers.
@@ -100,6 +107,10 @@ class Clock:
         """The fleet changed."""
         for one in self.resources.values():
             one.update()
+
+    def _lease_gone(self) -> None:
+        for one in self.resources.values():
+            one.depose()
 
     # Tasks.
 
@@ -181,12 +192,14 @@ class Clock:
             held.add(kv.key)
         for one in self.resources.values():
             if self.context.store.keys.leader(one.group, one.resource) not in held:
-                one.leader_changed(0, answer.revision)
+                one.leader_missing(answer.revision)
         return answer.revision
 
     def _key_changed(self, kv: Any, gone: bool) -> None:
         key = self.context.store.keys.parse(kv.key)
-        resource = self.resources.get(f"{key.resource}.{key.group}" if key.group else key.resource) if key else None
+        resource = (
+            self.resources.get(f"{key.resource}.{key.group}" if key.group else key.resource) if key else None
+        )
         if key is None or resource is None:
             return
         if key.kind == "gaps":

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from services.aggregator.clock.store import Deposed, Holder, Store
@@ -61,6 +62,8 @@ class LeaseKeeper:
     def __init__(self, store: Store, ttl: int = TTL) -> None:
         self.store = store
         self.ttl = ttl
+        self.on_gone: Callable[[], None] = lambda: None
+        """Called when the lease has ended: the leader keys went with it."""
         self._lease = 0
         self._lock = asyncio.Lock()
 
@@ -89,6 +92,7 @@ class LeaseKeeper:
                 except LeaseGone:
                     log.warning("the lease ended before it was renewed: leaders are elected anew")
                     self.forget(lease)
+                    self.on_gone()
                 except EtcdUnavailable as error:
                     log.warning("the lease could not be renewed: %s", error)
         finally:
@@ -117,8 +121,9 @@ async def campaign(store: Store, group: str, resource: str, leases: LeaseKeeper,
             continue  # it went while we asked
         if isinstance(result, int):
             return result
-        if is_dead(result.identity):
-            log.info("%s: its last sequencer is dead: taking over", resource)
+        if result.identity == me or is_dead(result.identity):
+            # Ours: a term before this one could not give it up. Another's: its process is known to be dead.
+            log.info("%s: taking the leader key over from a sequencer that has ended", resource)
             await _evict(store, group, resource, result)
             continue
         if said != result.identity:

@@ -80,7 +80,11 @@ class Feed:
 
     @property
     def _what(self) -> str:
-        return f"{self.label} of cluster {self.member.cluster!r}" if self.member.cluster else f"{self.label} of the host"
+        return (
+            f"{self.label} of cluster {self.member.cluster!r}"
+            if self.member.cluster
+            else f"{self.label} of the host"
+        )
 
     def _failed(self, error: StatusError) -> None:
         log.info("%s: %s", self._what, error.message)

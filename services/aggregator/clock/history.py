@@ -85,9 +85,7 @@ async def replay(store: Store, group: str, resource: str, state: State, until: i
     state.pass_revision(until)
 
 
-async def changes(
-    store: Store, group: str, resource: str, start: int, until: int
-) -> AsyncIterator[Change]:
+async def changes(store: Store, group: str, resource: str, start: int, until: int) -> AsyncIterator[Change]:
     """Yield one Change per revision in [start, until] that touches the resource."""
     watch = store.etcd.watch(store.keys.prefix, prefix=True, start_revision=start)
     async with aclosing(watch) as batches:
@@ -131,4 +129,3 @@ def take_event(change: Change, key: Parsed, event: Any) -> None:
         change.positions[key.cluster] = None if gone else decode_position(event.kv.value)
     elif key.kind == "gaps":
         change.gaps[key.cluster] = not gone
-

@@ -65,4 +65,3 @@ class Log:
             filler = out[-1]
             self.entries[self.start - len(out) : self.start] = [filler] * len(out)
         return out
-

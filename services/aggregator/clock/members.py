@@ -209,7 +209,9 @@ class Members:
 
     def diffing(self) -> bool:
         """Is a member's list being compared that a reader should wait for?"""
-        return any(state.state in ("Connecting", "Diffing") and self._open(state) for state in self.states.values())
+        return any(
+            state.state in ("Connecting", "Diffing") and self._open(state) for state in self.states.values()
+        )
 
     @staticmethod
     def _open(state: MemberState) -> bool:

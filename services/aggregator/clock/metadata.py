@@ -157,7 +157,9 @@ class MetadataClient:
             return Mark(number(meta.version, self._what))
         if kind == "ERROR":
             status = decode_status(frame[meta.start : meta.end])
-            raise StatusError.from_status(status) if status else MemberUnreachable(
-                f"{self._what}: the watch ended with an error that is no Status"
+            raise (
+                StatusError.from_status(status)
+                if status
+                else MemberUnreachable(f"{self._what}: the watch ended with an error that is no Status")
             )
         return self._marker(meta, incarnation, EVENT, deleted=kind == "DELETED")

@@ -19,7 +19,10 @@ COMMIT = Histogram(
     buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1, 5),
 )
 BATCH = Histogram(
-    f"{PREFIX}_batch_markers", "Markers per transaction", ["resource"], buckets=(0, 1, 2, 4, 8, 16, 32, 64, 127)
+    f"{PREFIX}_batch_markers",
+    "Markers per transaction",
+    ["resource"],
+    buckets=(0, 1, 2, 4, 8, 16, 32, 64, 127),
 )
 COMMITS = Counter(f"{PREFIX}_commits", "Committed transactions", ["resource"])
 EVENTS = Counter(f"{PREFIX}_events", "Markers that were committed", ["resource"])
@@ -28,9 +31,13 @@ TERMS = Counter(f"{PREFIX}_terms", "Times that this process became the sequencer
 MARKERS = Gauge(f"{PREFIX}_markers", "Live objects", ["resource"])
 ENTRIES = Gauge(f"{PREFIX}_log_entries", "Entries of the log", ["resource"])
 WINDOW = Gauge(f"{PREFIX}_window_revisions", "Revisions of etcd that clients can go back", ["resource"])
-CLASHES = Gauge(f"{PREFIX}_hidden_objects", "Objects hidden behind an older one of the same key", ["resource"])
+CLASHES = Gauge(
+    f"{PREFIX}_hidden_objects", "Objects hidden behind an older one of the same key", ["resource"]
+)
 STATE = Gauge(f"{PREFIX}_feed_state", "1 for the state that a feed is in", ["resource", "cluster", "state"])
-LISTS = Counter(f"{PREFIX}_relists", "Whole lists taken of a member, by reason", ["resource", "cluster", "reason"])
+LISTS = Counter(
+    f"{PREFIX}_relists", "Whole lists taken of a member, by reason", ["resource", "cluster", "reason"]
+)
 GAPS = Counter(f"{PREFIX}_gaps", "Answers that were given without a member", ["resource", "cluster"])
 GAPS_OPEN = Gauge(f"{PREFIX}_gaps_open", "Members whose objects must be sent anew", ["resource"])
 WAITING = Gauge(f"{PREFIX}_queue_length", "Work waiting for the sequencer", ["resource"])

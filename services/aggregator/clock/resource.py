@@ -36,6 +36,8 @@ DIFF_PATIENCE = 1.0
 """Seconds that a list waits for the end of a member's diff before it leaves the member out."""
 FUTURE_PATIENCE = 3.0
 RESIGN_TIMEOUT = 2.0
+STABLE = 5.0
+"""Seconds after which a term that ends was no failure to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class ResourceClock(View):
         self._deposed = asyncio.Event()
         self._claims = Claims(context.store, self.group, self.resource)
         self._closed: dict[str, int] = {}
+        self._led_since = 0.0
         self.trouble = "starting"
 
     @property
@@ -80,34 +83,38 @@ class ResourceClock(View):
     async def run(self) -> None:
         """Lead whenever possible, until cancelled."""
         backoff = Backoff(initial=0.1, maximum=3.0)
+        loop = asyncio.get_running_loop()
         while True:
+            base, self._led_since = self.context.store.base, 0.0
             try:
-                await self._term(backoff)
+                await self._term()
             except StorageChanged as reason:
                 log.error("%s: %s", self.label, reason)
-                await self._reopen(reason)
+                await self._reopen(base, reason)
             except Deposed as reason:
                 self.trouble = str(reason)
                 log.warning("%s: the term is over: %s", self.label, reason)
             except EtcdError as error:
                 self.trouble = str(error)
                 log.warning("%s: the term is over: %s", self.label, error)
+            if self._led_since and loop.time() - self._led_since > STABLE:
+                backoff.reset()
             await backoff.wait()
 
-    async def _reopen(self, reason: StorageChanged) -> None:
+    async def _reopen(self, base: int, reason: StorageChanged) -> None:
         try:
-            await self.context.reopen(self.context.store.base, rewound=reason.rewound)
+            await self.context.reopen(base, rewound=reason.rewound)
         except EtcdError as error:
             log.warning("%s: %s", self.label, error)
 
-    async def _term(self, backoff: Backoff) -> None:
+    async def _term(self) -> None:
         context = self.context
         term = await campaign(context.store, self.group, self.resource, context.leases, context.me)
         self._deposed.clear()
         try:
             await self._load(term)
             metrics.TERMS.labels(self.label).inc()
-            await self._lead(term, backoff)
+            await self._lead(term)
         finally:
             self.term = 0
             self._sequencer = None
@@ -142,6 +149,7 @@ class ResourceClock(View):
         self.state = await history.load(
             context.store, self.group, self.resource, term, context.window_revisions
         )
+        self._closed.clear()
         took = asyncio.get_running_loop().time() - begin
         log.info(
             "%s: read %d objects and %d log entries from etcd in %.2f s", self.label, self.state.index.live,
@@ -154,15 +162,15 @@ class ResourceClock(View):
         self.pulse.beat()
         self.head_pulse.beat()
 
-    async def _lead(self, term: int, backoff: Backoff) -> None:
+    async def _lead(self, term: int) -> None:
         context = self.context
         sequencer = Sequencer(
             context.store, self.group, self.resource, state=self.state, term=term, committed=self._committed,
             limit=context.max_ops,
         )  # fmt: skip
         self._sequencer, self.term, self.trouble = sequencer, term, ""
+        self._led_since = asyncio.get_running_loop().time()
         self._members.start()
-        backoff.reset()
         work = asyncio.create_task(sequencer.run(), name=f"clock/{self.label}/sequencer")
         deposed = asyncio.create_task(self._deposed.wait(), name=f"clock/{self.label}/deposed")
         try:
@@ -189,6 +197,11 @@ class ResourceClock(View):
     def leader_changed(self, create_revision: int, mod_revision: int) -> None:
         """etcd's watch says who holds the leader key since `mod_revision` (0: nobody)."""
         if self.term and mod_revision > self.term and create_revision != self.term:
+            self._deposed.set()
+
+    def leader_missing(self, revision: int) -> None:
+        """There was no leader key at etcd's `revision`."""
+        if self.term and (revision > self.term or revision < self.state.revision):
             self._deposed.set()
 
     def depose(self) -> None:
@@ -256,9 +269,7 @@ class ResourceClock(View):
             self.head_pulse.beat()
         return True
 
-    async def snapshot(
-        self, *, linearizable: bool = True, minimum: int = 0, timeout: float = 10
-    ) -> Snapshot:
+    async def snapshot(self, *, linearizable: bool = True, minimum: int = 0, timeout: float = 10) -> Snapshot:
         """Fix a version for a list, and the member versions that it stands for.
 
         StatusError 503 while the log cannot be vouched for, 504 for a `minimum` of the future.

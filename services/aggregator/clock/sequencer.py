@@ -16,7 +16,7 @@ from services.aggregator.clock import metrics
 from services.aggregator.clock.batch import MAX_OPS, Batch, Builder, Queues
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.state import Change, State
-from services.aggregator.clock.store import GapReopened, Store
+from services.aggregator.clock.store import GapReopened, StorageChanged, Store
 from services.aggregator.clock.version import decode
 from services.aggregator.clock.work import DiffRun, GapRun, LeaveRun, Work
 
@@ -153,6 +153,7 @@ class Sequencer:
         except GapReopened as reason:
             log.info("%s: gap of cluster %r: %s", self._label, batch.gap and batch.gap[0], reason)
         else:
+            self._check(revision)
             change = batch.change(revision)
             shown = self.state.apply(change)
             self._count(batch, begin, oldest)
@@ -161,6 +162,13 @@ class Sequencer:
         self._done += 1
         self._inflight = set()
         self.settled.beat()
+
+    def _check(self, revision: int) -> None:
+        """Versions must grow: a store that was set back is found out before anything is numbered by it."""
+        if revision <= self.state.revision:
+            raise StorageChanged(
+                f"etcd's revision went back from {self.state.revision} to {revision}", rewound=True
+            )
 
     def _count(self, batch: Batch, begin: float, oldest: float | None) -> None:
         now = asyncio.get_running_loop().time()
@@ -173,14 +181,13 @@ class Sequencer:
     async def _purge(self) -> None:
         state = self.state
         some, self._purges = self._purges[:PURGE], self._purges[PURGE:]
-        current = [
-            one for one in some if state.index.get(one.cluster, one.namespace, one.name) is one
-        ]
+        current = [one for one in some if state.index.get(one.cluster, one.namespace, one.name) is one]
         if not current:
             return
         revisions = [(one, decode(state.base, one.fleet)[0]) for one in current]
         self._started += 1
         revision = await self.store.purge(self.group, self.resource, self.term, revisions)
+        self._check(revision)
         change = Change(revision, purged=[(one.cluster, one.namespace, one.name) for one in current])
         state.apply(change)
         gone = {id(one) for one in current}

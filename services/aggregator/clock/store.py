@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from _fastpath.marker import Marker
 from services.aggregator.clock.batch import Batch
@@ -137,11 +138,18 @@ class Store:
 
     # What the sequencer writes.
 
+    def _guards(self, group: str, resource: str, term: int) -> list[Any]:
+        """The term is not over, and the base is the one that numbers are made with."""
+        return [
+            compare(self.keys.leader(group, resource), "create", "=", term),
+            compare(self.keys.base, "mod", "=", self._base_revision),
+        ]
+
     async def commit(self, group: str, resource: str, term: int, state: State, batch: Batch) -> int:
         """Commit a batch; return its revision. Deposed or GapReopened: it did not happen."""
         keys = self.keys
         leader = keys.leader(group, resource)
-        guards = [compare(leader, "create", "=", term)]
+        guards = self._guards(group, resource, term)
         if batch.gap is not None:
             cluster, revision = batch.gap
             key = keys.gap(group, resource, cluster)
@@ -171,7 +179,7 @@ class Store:
         self, group: str, resource: str, term: int, revisions: Sequence[tuple[Marker, int]]
     ) -> int:
         """Delete tombstones that are still what they were at these revisions; return the revision."""
-        guards = [compare(self.keys.leader(group, resource), "create", "=", term)]
+        guards = self._guards(group, resource, term)
         ops = []
         for one, revision in revisions:
             key = self.keys.marker(group, resource, one.namespace, one.name, one.cluster)

@@ -118,7 +118,9 @@ class View:
 
         found = await self.pulse.until(probe, timeout)
         if found is None:
-            raise timed_out(f"cluster {cluster!r}: version {version} of {name!r} did not reach the log in time")
+            raise timed_out(
+                f"cluster {cluster!r}: version {version} of {name!r} did not reach the log in time"
+            )
         return found[0]
 
     async def wait_deleted(
