@@ -44,6 +44,11 @@ class Weigher:
         self._inverse = (inverse[0], inverse[1], inverse[2])
         self._base = sum(free.get(n, 0) * i for n, i in zip(("cpu", "memory", "pods"), inverse, strict=True))
 
+    def take(self, asked: tuple[int, int, int]) -> None:
+        """Count what was just admitted, until the member's next totals come."""
+        a, b, c = self._inverse
+        self._base -= asked[0] * a + asked[1] * b + asked[2] * c
+
     def score(self, asked: tuple[int, int, int]) -> float:
         """0 to 100, for amounts of cpu, memory and pods."""
         a, b, c = self._inverse

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from fractions import Fraction
 
 BULK = 4096
 """Seats handed out one by one; of a larger growth the rest is given proportionally first."""
@@ -26,7 +25,7 @@ def grow(
     room = {name: caps.get(name, 0) - result.get(name, 0) if caps is not None else seats for name in votes}
     seats = _grow_in_bulk(result, votes, seats, room)
     heap = [
-        (-Fraction(count, 2 * result.get(name, 0) + 1), name)
+        (-_quotient(count, 2 * result.get(name, 0) + 1), name)
         for name, count in votes.items()
         if count > 0 and room[name] > 0
     ]
@@ -37,7 +36,7 @@ def grow(
         room[name] -= 1
         seats -= 1
         if room[name] > 0:
-            heapq.heapreplace(heap, (-Fraction(votes[name], 2 * result[name] + 1), name))
+            heapq.heapreplace(heap, (-_quotient(votes[name], 2 * result[name] + 1), name))
         else:
             heapq.heappop(heap)
     return result
@@ -78,9 +77,14 @@ def shrink(current: Mapping[str, int], votes: Mapping[str, int], seats: int) -> 
     return result
 
 
-def _excess(votes: int, seats: int) -> Fraction:
+def _excess(votes: int, seats: int) -> int:
     """The quotient with which a party won its last seat: the smallest loses it first."""
-    return Fraction(max(votes, 0), 2 * seats - 1)
+    return _quotient(max(votes, 0), 2 * seats - 1)
+
+
+def _quotient(votes: int, divisor: int) -> int:
+    """votes/divisor in 1/2^64: different quotients of less than 2^31 seats never become equal, equal ones stay so."""
+    return (votes << 64) // divisor
 
 
 def resize(

@@ -70,6 +70,8 @@ class ObjectPlacer:
         for member in ranked:
             if verdicts[member.name].eligible and await self._hold(member, pod_sets, target):
                 return Pick(member.name, True, verdicts)
+        # It fits nowhere: what counts is where most room is, whatever is asked.
+        ranked.sort(key=lambda m: (-self._fleet.admissions[m.name].score((0, 0, 0)), m.name))
         waiting = [m.name for m in ranked if verdicts[m.name].may_wait] or [
             m.name for m in ranked if target.kind == "Pod" and verdicts[m.name].filter.startswith("Node")
         ]

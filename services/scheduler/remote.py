@@ -16,7 +16,7 @@ from services.common.errors import from_rpc
 from services.common.grpc import channel
 from services.common.tasks import Backoff
 from services.scheduler import quantity, verdict, wire
-from services.scheduler.admission import Weigher
+from services.scheduler.admission import Weigher, totals
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.member import Answer, Ask, PodSets
 from services.scheduler.verdict import Verdict
@@ -112,6 +112,8 @@ class RemoteAdmission:
             answer = await self._stub.Reserve(request, timeout=self._deadline)
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, f"worker of {self.cluster}") from error
+        if answer.admitted and not ask.placed:
+            self._weigher.take(totals(ask.pod_sets))
         return Answer(answer.admitted, verdict.from_proto(answer.verdict), answer.count)
 
     async def confirm(self, id_: str, attempt: int) -> bool:

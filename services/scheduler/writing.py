@@ -47,6 +47,12 @@ def admitted_on(placement: Placement) -> str:
     return f"Admitted on {names}" if names else "Admitted, with no replicas to run"
 
 
+def summary(placement: Placement) -> str:
+    """`east 2, west 2`: kubectl's columns show only the first item of a list."""
+    shares = sorted(placement.clusters.items())
+    return ", ".join(f"{name} {count}" if count else name for name, count in shares)
+
+
 def nowhere(verdicts: Mapping[str, Verdict]) -> str:
     """Say per member why a workload fits nowhere."""
     if not verdicts:
@@ -72,7 +78,7 @@ def _set(
 def suspended(workload: Workload, now: datetime) -> Status:
     """Placement remembered, nothing admitted."""
     conditions = _set(_conditions(workload), workload, now, "Admitted", False, "Suspended", "it is suspended")
-    status: Status = {"conditions": conditions, "placement": None, "requeueAt": None}
+    status: Status = {"conditions": conditions, "placement": None, "clusters": None, "requeueAt": None}
     status["nominated"] = _conflicts(workload, now)
     if workload.placement is not None:
         status["lastPlacement"] = write_placement(workload.placement, now)
@@ -154,6 +160,7 @@ def placed(
         "requeueAt": None,
         "nominated": entries + refusals + _conflicts(workload, now, departures),
         "placement": write_placement(placement, now),
+        "clusters": summary(placement),
         "lastPlacement": None,
         "lost": _lost({n: t for n, t in workload.lost.items() if n in placement.clusters}),
         "conditions": conditions,
@@ -172,6 +179,7 @@ def evicted(
         "attempts": workload.attempts + 1,
         "requeueAt": clock.write(now + delay) if delay else None,
         "placement": None,
+        "clusters": None,
         "lastPlacement": write_placement(placement, now),
         "nominated": _refusals(verdicts, now) + _conflicts(workload, now, departures),
         "conditions": conditions,
