@@ -14,9 +14,15 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection", "
 TUNNELS = frozenset({"exec", "attach", "portforward", "proxy", "log"})
 
 
+REVIEWS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
+"""Groups whose creates store nothing: questions, not writes."""
+
+
 def is_audited(call: Call) -> bool:
     """Whether the call is a write or a tunnel."""
     info = call.info
+    if info.group in REVIEWS:
+        return False
     return info.verb in WRITES or (info.is_resource and info.subresource in TUNNELS)
 
 

@@ -138,6 +138,8 @@ class FrontProtocol(RequestHandler):
             self._head_timer = None
         if self._pipe is not None:
             self._pipe.lost()
+            # The tunnel ends by itself, in order: without this the handler would be cancelled.
+            self._task_handler = None
         super().connection_lost(exc)
 
     def handle_error(
