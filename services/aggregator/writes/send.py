@@ -8,6 +8,7 @@ from aiohttp import web
 from _fastpath.splice import scan, splice
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.types import Aggregated, Call
+from services.aggregator.writes.body import join, raw, split
 from services.aggregator.writes.context import MEMBER_TIMEOUT, WriteContext
 from services.common.kube.client import KubeClient, Response
 
@@ -110,9 +111,17 @@ async def show_settled(context: WriteContext, clock: ResourceClock, cluster: str
     metadata = msgspec.json.decode(body, type=_Head).metadata
     marker = clock.marker(cluster, metadata.namespace, metadata.name)
     known = marker is not None and str(marker.version) == metadata.resource_version
-    version = str(marker.fleet).encode() if marker is not None and known else b""
     meta = scan(body)
     owners = await context.owners.resolve(cluster, meta.owners, metadata.namespace)
-    return splice(
-        body, meta, version, cluster.encode(), owners, object_uids=context.owners.object_uids(cluster)
-    )
+    uids = context.owners.object_uids(cluster)
+    version = str(marker.fleet) if marker is not None and known else "0"
+    shown = splice(body, meta, version.encode(), cluster.encode(), owners, object_uids=uids)
+    return shown if known else _without_version(shown)
+
+
+def _without_version(body: bytes) -> bytes:
+    fields = split(body)
+    metadata = split(fields["metadata"])
+    del metadata["resourceVersion"]
+    fields["metadata"] = raw(metadata)
+    return join(fields)

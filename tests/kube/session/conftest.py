@@ -51,6 +51,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
         _settle(running)
         yield running
     finally:
+        if running.layout.logs.exists():  # the fleet takes its own away with it
+            shutil.copytree(running.layout.logs, directory.parent / "logs")
         process.send_signal(signal.SIGTERM)
         process.wait(60)
         log.close()

@@ -22,7 +22,7 @@ def test_kubernetes_client(fleet: RunningFleet, kubectl: Kubectl) -> None:
         stream = kubernetes.watch.Watch().stream(
             core.list_namespaced_pod, kubectl.namespace, timeout_seconds=3
         )
-        assert [event["type"] for event in stream][0] == "ADDED"
+        assert next(event["type"] for event in stream) == "ADDED"
         out = kubernetes.stream.stream(
             core.connect_get_namespaced_pod_exec,
             "one",

@@ -31,10 +31,9 @@ def test_kill_while_workloads_are_created(fleet: RunningFleet, kubectl: Kubectl,
         for number in range(3):
             retried(kubectl, deployment(f"before-{number}", 2))
         fleet.do("kill9", victim)
+        fleet.do("start", victim)
         for number in range(3):
             retried(kubectl, deployment(f"after-{number}", 2))
-        if fleet.processes[victim]["state"] != "running":
-            fleet.do("start", victim)
         eventually(lambda: total(kubectl, 12), 90)
         truth = {pod["metadata"]["uid"] for pod in kubectl.items("pods")}
         eventually(lambda: set(informer.store) == truth, 30)

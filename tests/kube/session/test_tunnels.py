@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pty
+import select
 import socket
 import subprocess
 import time
@@ -25,7 +28,7 @@ def namespace(fleet: RunningFleet) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def pods(fleet: RunningFleet, namespace: str) -> dict[str, str]:
     kubectl = fleet.kubectl.within(namespace)
-    kubectl("create", "deployment", "web", "--image=example/web:1", "--replicas=2")
+    kubectl("create", "deployment", "web", "--image=example/web:1", "--replicas=6")
     kubectl("rollout", "status", "deployment/web", "--timeout=60s")
     return {cluster_of(pod): pod["metadata"]["name"] for pod in ready_pods(kubectl, "app=web")}
 
@@ -66,11 +69,34 @@ def test_exec_output_input_and_exit_code(kubectl: Kubectl, pod: str) -> None:
 
 
 def test_exec_with_a_terminal(kubectl: Kubectl, pod: str) -> None:
-    command = " ".join(kubectl.command("exec", "-it", pod, "--", "sh", "-c", "'test -t 0 && echo terminal'"))
-    done = subprocess.run(
-        ["script", "-qec", command, "/dev/null"], capture_output=True, text=True, timeout=30, check=False
+    ours, theirs = pty.openpty()
+    command = kubectl.command(
+        "exec", "-it", pod, "--", "sh", "-c", "test -t 0 && echo ter''minal; read line; echo got $line"
     )
-    assert "terminal" in done.stdout
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    try:
+        seen = read_until(ours, b"terminal")
+        os.write(ours, b"typed\n")
+        seen += read_until(ours, b"got typed")
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def read_until(terminal: int, text: bytes) -> bytes:
+    seen, deadline = b"", time.monotonic() + 20
+    while text not in seen:
+        assert time.monotonic() < deadline, seen
+        if select.select([terminal], [], [], 0.5)[0]:
+            try:
+                seen += os.read(terminal, 4096)
+            except OSError as error:  # the other side has ended
+                raise AssertionError(f"ended after {seen!r}") from error
+    return seen
 
 
 def test_attach(kubectl: Kubectl, pod: str) -> None:
