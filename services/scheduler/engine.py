@@ -65,6 +65,7 @@ class Engine:
         self._probe = probe
         self._observe = observe
         self._uids: dict[Key, str] = {}
+        self._said: dict[Key, tuple[object, float]] = {}
 
     # Entry.
 
@@ -84,6 +85,7 @@ class Engine:
             await self.holds.release(self._uids.pop(key))
         if workload is None:
             self.waiting.discard(key)
+            self._said.pop(key, None)
             return None
         self._uids[key] = workload.uid
         if workload.deleting or workload.finished:
@@ -193,10 +195,20 @@ class Engine:
         # The object may have been written while members were asked (its nominations).
         workload = self._current(workload)
         status = writing.refused(workload, reason, message, verdicts or {}, self.clock.now())
-        if status is not None:
+        if status is not None and self._worth_saying(workload, reason, verdicts or {}):
             await self.store.patch_status(workload, status)
             self._observe(workload, reason, message, False)
         return WAITING
+
+    def _worth_saying(self, workload: Workload, reason: str, verdicts: Mapping[str, Verdict]) -> bool:
+        """Mere changes of the numbers of what is free are written now and then only."""
+        now = self.clock.monotonic()
+        gist = (workload.uid, reason, tuple(sorted((v.cluster, v.filter) for v in verdicts.values())))
+        said = self._said.get(workload.key)
+        if said is not None and said[0] == gist and now < said[1] + WAITING and workload.condition("Scheduled"):
+            return False
+        self._said[workload.key] = (gist, now)
+        return True
 
     def _current(self, workload: Workload) -> Workload:
         """The newest version, if what a decision rests on is the same in it; StaleError otherwise."""
@@ -220,6 +232,7 @@ class Engine:
         status = writing.placed(workload, policy, placement, verdicts, list(departures), now)
         workload = await self.store.patch_status(workload, status)
         self.waiting.discard(workload.key)
+        self._said.pop(workload.key, None)
         message = writing.admitted_on(placement)
         self._observe(workload, "Placed", f"{message}: {note}" if note else message, True)
         return await self._settle(workload, policy, placement)

@@ -30,9 +30,9 @@ class EventWriter:
         self.dropped = 0
 
     def observe(self, workload: Workload, reason: str, message: str, good: bool) -> None:
-        """Take an event; never blocks."""
+        """Take an event; never blocks. Good news is left to the reconciler, which says where the copies are."""
         owner = workload.owner_ref
-        if not owner.get("uid"):
+        if good or not owner.get("uid"):
             return
         now = datetime.now(UTC)
         event = {
@@ -45,7 +45,7 @@ class EventWriter:
                 "apiVersion": owner.get("apiVersion"), "kind": workload.owner.kind, "name": workload.owner.name,
                 "namespace": workload.key.namespace, "uid": owner["uid"],
             },
-            "reason": reason, "message": message[:1000], "type": "Normal" if good else "Warning",
+            "reason": reason, "message": message[:1000], "type": "Warning",
             "action": "Place", "reportingComponent": CONTROLLER, "reportingInstance": self._instance,
             "source": {"component": CONTROLLER},
             "firstTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "lastTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"),

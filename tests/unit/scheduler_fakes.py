@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from services.scheduler.admission import LocalAdmission
 from services.scheduler.departures import Timeouts
 from services.scheduler.engine import Engine
 from services.scheduler.fleet import Fleet
+from services.scheduler.holds import placed_ask
 from services.scheduler.matching import Taint
 from services.scheduler.member import Answer, Ask, MemberState
 from services.scheduler.store import StaleError
@@ -241,11 +242,15 @@ class World:
         assert found is not None
         return found
 
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Let other tasks run until `holds`."""
+        async with asyncio.timeout(10):
+            while not holds():  # noqa: ASYNC110 (the store tells nobody, as a test would need it)
+                await asyncio.sleep(0.01)
+
     async def resync(self) -> None:
         """What the manager does when it starts to lead."""
         for name, admission in self.fleet.admissions.items():
-            from services.scheduler.holds import placed_ask
-
             asks = []
             for workload in self.engine.placed_on(name):
                 assert workload.placement is not None

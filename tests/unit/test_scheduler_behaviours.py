@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from scheduler_fakes import GatedAdmission, World, node, pod
@@ -27,8 +28,7 @@ async def test_behaviour_01_identical_reservations_on_both_nothing_runs_yet(worl
         gated(world, name).gate.clear()
     key = world.workload("job-a", cpu="2")
     task = asyncio.create_task(world.engine.reconcile(key))
-    while len(world.status(key).get("nominated", ())) < 2:
-        await asyncio.sleep(0.01)
+    await world.until(lambda: len(world.status(key).get("nominated", ())) == 2)
     east, west = gated(world, "east").asked, gated(world, "west").asked
     assert east == west
     assert len(east) == 1
@@ -297,7 +297,7 @@ async def test_behaviour_24_a_divided_deployment_scales_stickily(world: World) -
         assert clusters is not None
         assert sum(clusters.values()) == count
         seen.append(clusters)
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in itertools.pairwise(seen):
         assert before is not None
         assert after is not None
         moved = [after.get(n, 0) - before.get(n, 0) for n in ("east", "west")]
