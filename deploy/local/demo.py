@@ -41,10 +41,13 @@ Reclock is up: {count} clusters behind one API.
   kubectl exec -it deployment/hello -- sh
   reclock explain deployment/hello            (in the virtual environment: {venv})
 
-Processes: python -m deploy.local.ctl ps | stop east-apiserver | start east-apiserver | kill9 aggregator | add-member north
+Processes: {python} -m deploy.local.ctl ps
+  also: stop east-apiserver, start east-apiserver, kill9 aggregator, restart etcd, add-member {spare}, …
 Clusters themselves: {root}/clusters/<name>.kubeconfig; a kubeconfig dropped into {root}/members/ joins the fleet.
 Logs: {root}/logs/. {end}
 """
+
+_PYTHON = os.path.relpath(sys.executable, _CHECKOUT)
 
 say = printer("demo")
 
@@ -85,11 +88,12 @@ async def demo(
             # The fleet is worth more than the sample: it stays up, to be looked at.
             say(f"THE SAMPLE DID NOT COME UP: {error}; see {fleet.layout.logs}")
         end = "'make demo-stop' ends it." if settings.detach else "Ctrl-C stops everything."
-        venv = Path(sys.executable).parent
         text = _NEXT.format(
             count=len(settings.members),
             kubeconfig=fleet.kubeconfig,
-            venv=venv,
+            venv=Path(sys.executable).parent,
+            python=_PYTHON,
+            spare=next(name for name in ("north", "extra") if name not in settings.members),
             root=fleet.layout.root,
             end=end,
         )

@@ -30,24 +30,6 @@ from deploy.local.services import Services
 
 HOST = "host"
 _TICK_SECONDS = 5.0
-# Kubernetes watches each certificate file, KWOK the logs that are followed.
-_INOTIFY_LIMIT = Path("/proc/sys/fs/inotify/max_user_instances")
-_INOTIFY_PER_CLUSTER = 15
-
-
-def inotify_hint(clusters: int) -> str:
-    """What to do when so many clusters need more inotify instances than the kernel gives; "" when it is enough."""
-    try:
-        limit = int(_INOTIFY_LIMIT.read_text())
-    except (OSError, ValueError):
-        return ""
-    needed = clusters * _INOTIFY_PER_CLUSTER
-    if limit >= needed:
-        return ""
-    return (
-        f"note: {clusters} clusters take about {needed} inotify instances and the kernel gives {limit}: "
-        f"'kubectl logs -f' may fail; 'sudo sysctl fs.inotify.max_user_instances={max(1024, needed)}' helps"
-    )
 
 
 def quiet(text: str) -> None:
@@ -190,8 +172,6 @@ class Fleet:
     async def _start(self, members: Sequence[str], services: bool) -> None:
         began = time.monotonic()
         self._say(f"starting the host and {len(members)} members ({', '.join(members)}) on real Kubernetes")
-        if hint := inotify_hint(len(members) + 1):
-            self._say(hint)
         self.host = self._cluster(HOST, 0)
         self.members = {name: self._cluster(name, 2) for name in members}
         await together(cluster.start(self._say) for cluster in self.clusters.values())

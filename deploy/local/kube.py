@@ -238,6 +238,7 @@ class ControlPlane:
             grace=_STOP_SECONDS,
             keep_alive=keep_alive and self._keep_alive,
             ports=ports,
+            inotify=command[0] == str(self._binaries.kwok),
         )
 
 

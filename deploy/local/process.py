@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from deploy.local.errors import FleetFailed
+from deploy.local.seccomp import refuse_inotify
 
 #: Asked until it answers None; a string says what is not ready yet.
 Probe = Callable[[], Awaitable[str | None]]
@@ -33,18 +34,22 @@ class ProcessFailed(FleetFailed):
     """A process that ended or did not become ready; the message holds the end of its log."""
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def _die_with(parent: int, then: Callable[[], None]) -> Callable[[], None]:
     def prepare() -> None:  # runs in the child, between fork and exec
         if _libc is not None:
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:  # the parent died before the line above
                 os._exit(1)
+        then()
 
     return prepare
 
 
 class Process:
-    """A named child process with a log file; `keep_alive` starts it again when it ends by itself."""
+    """A named child process with a log file; `keep_alive` starts it again when it ends by itself.
+
+    `inotify=False` keeps it from taking inotify instances (see `deploy.local.seccomp`).
+    """
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class Process:
         grace: float = 15.0,
         keep_alive: bool = False,
         ports: Mapping[str, int] | None = None,
+        inotify: bool = True,
     ) -> None:
         self.name = name
         self.command = [str(part) for part in command]
@@ -68,6 +74,7 @@ class Process:
         self.grace = grace
         self.keep_alive = keep_alive
         self.ports = dict(ports or {})
+        self._prepare: Callable[[], None] = (lambda: None) if inotify else refuse_inotify()
         self.restarts = 0  # by itself, after an exit nobody asked for
         self._child: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -177,7 +184,7 @@ class Process:
                 cwd=self.cwd,
                 env=self.env,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=_die_with(os.getpid(), self._prepare),
             )
 
     def _open_log(self) -> BinaryIO:

@@ -81,7 +81,7 @@ def test_builds_everything_once(fake: Path, capsys: pytest.CaptureFixture[str]) 
     assert {path.name for path in bin_dir().iterdir()} == {*NAMES, "recipes.json"}
     assert sorted(path.name for path in bin_dir().parent.iterdir()) == ["bin", "build.lock"]
     said = capsys.readouterr().out
-    assert "(1/5) etcd …" in said and "(5/5) kwok done in 0 s" in said
+    assert "(1/5) etcd …" in said and "(5/5) kwok done in " in said
 
     assert builder.main([]) == 0
     assert len(fake.read_text().splitlines()) == 5

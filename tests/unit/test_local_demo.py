@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.local import ctl, demo, fleet
+from deploy.local import ctl, demo
 from deploy.local.commands import HOST_CONTROLLERS
 from deploy.local.control import ask
 from deploy.local.errors import FleetFailed
@@ -152,16 +152,6 @@ def test_nodes_of_two_members_do_not_clash() -> None:
     ]
     assert len({n["metadata"]["name"] for n in nodes}) == 4  # type: ignore[index]
     assert len({n["spec"]["podCIDR"] for n in nodes}) == 4  # type: ignore[index]
-
-
-def test_a_kernel_limit_that_is_too_low_is_told_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet, "_INOTIFY_LIMIT", tmp_path / "limit")
-    assert fleet.inotify_hint(3) == ""  # a kernel without the file
-    (tmp_path / "limit").write_text("128\n")
-    assert fleet.inotify_hint(3) == ""
-    assert "sysctl fs.inotify.max_user_instances=1024" in fleet.inotify_hint(9)
 
 
 def test_kwok_answers_for_every_pod_and_the_log_is_in_the_kubelets_format(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import platform
 import signal
 import sys
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from deploy.local.probes import until
 from deploy.local.process import Probe, Process, ProcessFailed
+from deploy.local.seccomp import program
 
 
 def shell(tmp_path: Path, script: str, **options: object) -> Process:
@@ -186,3 +189,34 @@ async def test_a_killed_supervisor_takes_it_along(tmp_path: Path) -> None:
     supervisor.kill()
     await supervisor.wait()
     await until_state(child, "XZ")
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"),
+    reason="filters are of Linux on these",
+)
+async def test_inotify_is_refused_to_those_who_do_without(tmp_path: Path) -> None:
+    script = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); print(libc.inotify_init1(0), ctypes.get_errno())"
+    said = {}
+    for inotify in (True, False):
+        log = tmp_path / f"{inotify}.log"
+        process = Process("p", [sys.executable, "-c", script], log=log, inotify=inotify)
+        await process.start()
+        await until(has(log, "\n"), "the answer", 20)
+        await process.stop()
+        said[inotify] = content(log).split()
+    assert said[False] == ["-1", str(errno.EMFILE)]
+    # Whether the kernel has one left is not ours to say: the filter must not be what refuses it.
+    assert said[True][0] != "-1" or said[True][1] == str(errno.EMFILE)
+
+
+def test_the_filter_jumps_to_its_verdicts() -> None:
+    for machine in ("x86_64", "aarch64"):
+        instructions = program(machine)
+        allow, refuse = len(instructions) - 2, len(instructions) - 1
+        for position, (code, if_true, if_false, _) in enumerate(instructions):
+            if code == 0x15 and position == 1:
+                assert (if_true, position + 1 + if_false) == (0, allow)
+            elif code == 0x15:
+                assert (position + 1 + if_true, if_false) == (refuse, 0)
+    assert program("an unknown machine") == []
