@@ -1,0 +1,323 @@
+"""Who may do what, what is passed on to the host, and what bad input is answered with."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from services.aggregator.front.limits import Limits
+from tests.integration.front_fakes import FakeCluster, Served, cluster, connect, front
+from tests.kube.front_rig import NODES, PODS, OneMember
+
+
+@pytest.fixture
+def host() -> FakeCluster:
+    return FakeCluster()
+
+
+@pytest.fixture
+async def served(host: FakeCluster) -> AsyncIterator[Served]:
+    async with cluster(host) as client, front(client, OneMember("east", None, [PODS, NODES])) as running:
+        yield running
+
+
+def sent_headers(body: dict[str, list[list[str]]]) -> list[tuple[str, str]]:
+    return [(key.lower(), value) for key, value in body["headers"]]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/pods", "/apis", "/metrics", "/clusters/east/version", "/nothing"])
+async def test_without_credentials_nothing_but_health_is_served(served: Served, path: str) -> None:
+    code, body, _ = await served.ask("GET", path, token=None)
+    assert (code, body["kind"], body["reason"]) == (401, "Status", "Unauthorized")
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/livez", "/readyz", "/readyz?verbose", "/livez/ping"])
+async def test_health_is_served_to_anybody(served: Served, path: str) -> None:
+    code, body, _ = await served.ask("GET", path, token=None)
+    assert code == 200 and b"ok" in body
+
+
+async def test_wrong_tokens_are_refused_and_remembered(served: Served, host: FakeCluster) -> None:
+    for _ in range(3):
+        code, body, _ = await served.ask("GET", "/api/v1/configmaps", token="wrong")
+        assert (code, body["reason"]) == (401, "Unauthorized")
+    assert host.tokens == ["wrong"]
+    assert (await served.ask("GET", "/healthz", token="wrong"))[0] == 401
+    assert (await served.ask("GET", "/api", token=None, headers={"Authorization": "Basic eDp5"}))[0] == 401
+
+
+async def test_the_host_sees_the_user_and_never_the_clients_credentials(served: Served) -> None:
+    code, body, answer = await served.ask(
+        "GET", "/api/v1/configmaps?limit=5&x=%20y", headers={"X-Remote-User": "evil", "X-Custom": "kept"}
+    )
+    headers = sent_headers(body)
+    assert code == 200 and body["target"] == "/api/v1/configmaps?limit=5&x=%20y"
+    assert ("authorization", "Bearer reclock-secret") in headers
+    assert ("impersonate-user", "alice") in headers and ("impersonate-uid", "u1") in headers
+    groups = [value for key, value in headers if key == "impersonate-group"]
+    assert groups == ["dev", "ops", "system:authenticated"]
+    extra = [value for key, value in headers if key == "impersonate-extra-example.com%2fteam"]
+    assert extra == ["a", "b"]
+    assert ("x-custom", "kept") in headers
+    assert not any(value == "evil" or "alice-token" in value for _, value in headers)
+    assert answer.headers["X-Answered-By"] == "cluster" and "Keep-Alive" not in answer.headers
+    assert answer.headers["Audit-Id"]
+
+
+async def test_bodies_and_errors_of_the_host_pass_unchanged(served: Served, host: FakeCluster) -> None:
+    async def refuse(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=409, body=b'{"odd":  "spacing"}', headers={"Retry-After": "7"})
+
+    host.routes["/api/v1/namespaces/a/secrets"] = refuse
+    code, body, answer = await served.ask("POST", "/api/v1/namespaces/a/secrets", data=b"{not json")
+    assert (code, body, answer.headers["Retry-After"]) == (409, {"odd": "spacing"}, "7")
+    code, body, _ = await served.ask("POST", "/api/v1/namespaces/a/configmaps", data=b"\x00\xff raw")
+    assert (code, body["body"].encode("latin-1")) == (200, b"\x00\xff raw")
+
+
+async def test_long_answers_are_streamed_as_they_come(served: Served, host: FakeCluster) -> None:
+    release = asyncio.Event()
+
+    async def watch(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'{"type":"ADDED"}\n')
+        await release.wait()
+        await response.write(b'{"type":"DELETED"}\n')
+        return response
+
+    host.routes["/api/v1/configmaps"] = watch
+    url = f"http://127.0.0.1:{served.port}/api/v1/configmaps?watch=1"
+    async with served.session.get(url, headers={"Authorization": "Bearer alice-token"}) as answer:
+        assert await answer.content.readline() == b'{"type":"ADDED"}\n'
+        release.set()
+        assert await answer.content.readline() == b'{"type":"DELETED"}\n'
+        assert await answer.content.read() == b""
+
+
+async def test_a_watch_that_its_client_leaves_ends_on_the_host(served: Served, host: FakeCluster) -> None:
+    left = asyncio.Event()
+
+    async def watch(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(b"{}\n")
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            left.set()
+            raise
+
+    host.routes["/api/v1/configmaps"] = watch
+    url = f"http://127.0.0.1:{served.port}/api/v1/configmaps?watch=1"
+    answer = await served.session.get(url, headers={"Authorization": "Bearer alice-token"})
+    await answer.content.readline()
+    answer.close()
+    await asyncio.wait_for(left.wait(), 10)
+
+
+async def test_an_answer_cut_short_is_cut_short_for_the_client(served: Served, host: FakeCluster) -> None:
+    async def broken(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"x" * 10)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    host.routes["/api/v1/configmaps"] = broken
+    with pytest.raises(Exception, match=r"(?i)payload|closed|disconnect"):
+        await served.ask("GET", "/api/v1/configmaps")
+
+
+async def test_aggregated_resources_are_authorised_by_the_host(served: Served, host: FakeCluster) -> None:
+    code, body, _ = await served.ask("GET", "/api/v1/namespaces/a/pods")
+    assert code == 403
+    assert body["message"] == (
+        'pods is forbidden: User "alice" cannot list resource "pods" in API group "" in the namespace "a": by table'
+    )
+    assert body["details"] == {"kind": "pods"}
+    code, body, _ = await served.ask("POST", "/api/v1/namespaces/a/pods/web/exec")
+    assert body["message"] == (
+        'pods "web" is forbidden: User "alice" cannot create resource "pods/exec" in API group "" in the namespace "a"'
+        ": by table"
+    )
+    assert host.reviews[-1]["resourceAttributes"] == {
+        "verb": "create", "version": "v1", "resource": "pods", "subresource": "exec", "namespace": "a", "name": "web",
+    }  # fmt: skip
+    assert host.reviews[-1]["groups"] == ["dev", "ops", "system:authenticated"]
+    code, body, _ = await served.ask("GET", "/metrics")
+    assert body["message"] == 'forbidden: User "alice" cannot get path "/metrics": by table'
+
+
+async def test_access_reviews_are_shared_and_kept(served: Served, host: FakeCluster) -> None:
+    host.allow = lambda spec: True
+    answers = await asyncio.gather(*(served.ask("GET", "/api/v1/namespaces/a/pods") for _ in range(8)))
+    assert {code for code, _, _ in answers} == {404}  # allowed; this test's reads have nothing
+    assert len(host.reviews) == 1 and len(host.tokens) == 1
+
+
+async def test_administrators_need_no_review(served: Served, host: FakeCluster) -> None:
+    assert (await served.ask("GET", "/metrics", token="root-token"))[0] == 200
+    assert host.reviews == []
+
+
+async def test_impersonation_is_authorised_and_replaces_the_user(served: Served, host: FakeCluster) -> None:
+    headers = {"Impersonate-User": "bob"}
+    code, body, _ = await served.ask("GET", "/api/v1/configmaps", headers=headers)
+    assert code == 403
+    assert body["message"].startswith(
+        'users "bob" is forbidden: User "alice" cannot impersonate resource "users" in API group "" at the cluster scope'
+    )
+    host.allow = lambda spec: spec["resourceAttributes"]["verb"] == "impersonate"
+    account = {"Impersonate-User": "system:serviceaccount:ns:robot"}
+    code, body, _ = await served.ask("GET", "/api/v1/configmaps", headers=account)
+    passed = sent_headers(body)
+    assert ("impersonate-user", "system:serviceaccount:ns:robot") in passed
+    assert [value for key, value in passed if key == "impersonate-group"] == [
+        "system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated",
+    ]  # fmt: skip
+    assert host.reviews[-1]["resourceAttributes"]["resource"] == "serviceaccounts"
+    assert (await served.ask("GET", "/api", headers={"Impersonate-Group": "x"}))[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("method", "media", "body", "code", "says"),
+    [
+        ("POST", "application/json", b"{nonsense", 400, "json parse error"),
+        ("POST", "text/plain", b"{}", 415, "accepted media types include: application/json"),
+        ("PUT", "application/json", b"", 400, "json parse error"),
+        ("PATCH", "application/unknown-patch+json", b"{}", 415, "application/strategic-merge-patch+json"),
+        ("PATCH", "application/json", b"{}", 415, "application/json-patch+json"),
+        ("PATCH", "application/merge-patch+json", b"nope", 400, "error decoding patch"),
+        ("POST", "application/json", b"x" * (3 * 1024 * 1024 + 1), 413, "limit is 3145728"),
+    ],
+)
+async def test_bad_bodies(served: Served, method: str, media: str, body: bytes, code: int, says: str) -> None:
+    path = "/api/v1/namespaces/a/pods" + ("" if method == "POST" else "/web")
+    got, status, _ = await served.ask(method, path, token="root-token", headers={"Content-Type": media}, data=body)
+    assert (got, status["kind"], status["code"]) == (code, "Status", code)
+    assert says in status["message"]
+
+
+async def test_a_chunked_body_above_the_limit_is_refused(served: Served) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(13):
+            yield b" " * 256 * 1024
+
+    url = f"http://127.0.0.1:{served.port}/api/v1/namespaces/a/pods"
+    headers = {"Authorization": "Bearer root-token", "Content-Type": "application/json"}
+    async with served.session.post(url, data=chunks(), headers=headers) as answer:
+        assert (answer.status, (await answer.json())["reason"]) == (413, "RequestEntityTooLarge")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("POST", "/api/v1/pods", 405), ("DELETE", "/api/v1/pods", 405), ("GET", "/api/v1/pods/web", 404),
+        ("GET", "/api/v1/namespaces/a/nodes", 404), ("OPTIONS", "/api/v1/nodes", 405),
+        ("POST", "/apis/reclock.dev/v1alpha1/namespaces/a/versionmarkers", 405), ("GET", "/api/v1/watch", 404),
+        ("GET", "/clusters/nowhere/api", 404),
+    ],
+)  # fmt: skip
+async def test_requests_of_no_sense(served: Served, method: str, path: str, code: int) -> None:
+    got, body, _ = await served.ask(
+        method, path, token="root-token", headers={"Content-Type": "application/json"}, data=b"{}" if method == "POST" else None
+    )
+    assert (got, body["kind"], body["code"]) == (code, "Status", code)
+
+
+async def test_the_host_away_is_503_with_a_hint(host: FakeCluster) -> None:
+    async with cluster(host) as client:
+        pass
+    again = await connect(host.port)
+    async with front(again, OneMember("east", None, [PODS])) as served:
+        code, body, answer = await served.ask("GET", "/api/v1/configmaps")
+        assert (code, body["reason"], answer.headers["Retry-After"]) == (503, "ServiceUnavailable", "1")
+        assert (await served.ask("GET", "/healthz", token=None))[0] == 200
+    await again.close()
+    await client.close()
+
+
+async def test_too_many_requests_of_one_user_are_429(host: FakeCluster) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.BaseRequest) -> web.Response:
+        entered.set()
+        await release.wait()
+        return web.Response(text="done")
+
+    host.routes["/api/v1/slow"] = slow
+    member = OneMember("east", None, [PODS])
+    async with cluster(host) as client, front(client, member, limits=Limits(requests=1, streams=1)) as served:
+        first = asyncio.create_task(served.ask("GET", "/api/v1/slow"))
+        await entered.wait()
+        code, body, answer = await served.ask("GET", "/api/v1/configmaps")
+        assert (code, body["reason"], answer.headers["Retry-After"]) == (429, "TooManyRequests", "1")
+        assert (await served.ask("GET", "/api/v1/configmaps", token="root-token"))[0] == 200
+        release.set()
+        assert (await first)[0] == 200
+        assert (await served.ask("GET", "/api/v1/configmaps"))[0] == 200
+
+
+async def test_malformed_http_is_answered_with_a_status(served: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"GET / NONSENSE\r\n\r\n")
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 400") or head.startswith(b"HTTP/1.0 400")
+    assert json.loads(body)["kind"] == "Status"
+
+
+async def test_creates_of_what_nobody_acts_on_come_with_a_warning(served: Served) -> None:
+    path = "/apis/autoscaling/v2/namespaces/a/horizontalpodautoscalers"
+    code, _, answer = await served.ask("POST", path, data=b"{}")
+    assert code == 200
+    assert answer.headers["Warning"].startswith('299 - "horizontalpodautoscalers: stored, but Reclock does not act')
+    assert "next step" in answer.headers["Warning"]
+    _, _, answer = await served.ask("GET", path)
+    assert "Warning" not in answer.headers
+
+
+async def test_the_deprecated_watch_path_becomes_a_query(served: Served) -> None:
+    await served.ask("GET", "/api/v1/watch/namespaces/a/pods/web?resourceVersion=5", token="root-token")
+    call = served.member.calls[-1]
+    assert call.info.verb == "watch"
+    assert call.request.rel_url.path == "/api/v1/namespaces/a/pods"
+    assert call.query == {"watch": "true", "fieldSelector": "metadata.name=web", "resourceVersion": "5"}
+
+
+async def test_a_write_goes_on_when_its_client_leaves(host: FakeCluster) -> None:
+    member = OneMember("east", None, [PODS])
+    entered, release, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(call: object, aggregated: object) -> web.Response:
+        entered.set()
+        await release.wait()
+        finished.set()
+        return web.Response(text="{}")
+
+    member.handle = slow  # type: ignore[method-assign, assignment]
+    async with cluster(host) as client, front(client, member) as served:
+        headers = {"Content-Type": "application/json"}
+        path = "/api/v1/namespaces/a/pods"
+        request = asyncio.create_task(served.ask("POST", path, token="root-token", headers=headers, data=b"{}"))
+        await entered.wait()
+        request.cancel()
+        await asyncio.sleep(0.05)
+        release.set()
+        await asyncio.wait_for(finished.wait(), 5)
+
+
+async def test_version_is_the_hosts_with_our_mark(served: Served, host: FakeCluster) -> None:
+    async def version(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"major": "1", "gitVersion": "v1.34.4"})
+
+    host.routes["/version"] = version
+    code, body, _ = await served.ask("GET", "/version", token=None)
+    assert (code, body) == (200, {"major": "1", "gitVersion": "v1.34.4+reclock"})
