@@ -30,7 +30,7 @@ def kubeconfig_path(given: str | None) -> str:
         return given
     if from_environment := os.environ.get("KUBECONFIG"):
         return from_environment
-    return str(DEMO) if DEMO.exists() else str(Path.home() / ".kube" / "config")
+    return str(DEMO if DEMO.exists() else Path.home() / ".kube" / "config")
 
 
 class Api:
@@ -39,7 +39,7 @@ class Api:
     def __init__(self, api: client.ApiClient, path: str) -> None:
         self._api = api
         self.path = path
-        self.server: str = api.configuration.host
+        self.server = str(api.configuration.host)
 
     async def call(
         self,

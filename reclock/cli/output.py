@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 from rich.console import Console
-from rich.table import Table
 
 console = Console()
 
@@ -32,16 +31,17 @@ def show(data: Any, form: Format, columns: Sequence[str], rows: Sequence[Sequenc
     elif not rows:
         console.print(empty)
     else:
-        console.print(_table(columns, rows))
+        print(_table(columns, rows))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as kubectl prints them: never folded, so that lines can be cut and searched."""
+    widths = [max(len(line[at]) for line in (columns, *rows)) for at in range(len(columns))]
+    lines = [
+        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (columns, *rows)
+    ]
+    return "\n".join(lines)
 
 
 def condition(obj: dict[str, Any], type_: str) -> dict[str, Any]:
