@@ -57,6 +57,7 @@ class FakeMember:
         self.compacted = 0
         """Exact lists below this version get 410."""
         self.has_type = True
+        self._discovery_says = False
         self.refuse = False
         self.list_delay = 0.0
         self.watch_gate = asyncio.Event()
@@ -192,7 +193,7 @@ class FakeMember:
         }  # fmt: skip
 
     async def _discovery(self, request: web.Request) -> web.Response:
-        names = [{"name": self.resource}] if self.has_type else []
+        names = [{"name": self.resource}] if self.has_type or self._discovery_says else []
         return web.json_response({"kind": "APIResourceList", "resources": names})
 
     async def _groups(self, request: web.Request) -> web.Response:

@@ -223,7 +223,7 @@ async def test_kill_and_restart_keep_what_was_known(tmp_path: Path) -> None:
             async with chan:
                 await discovery_stub.RegisterCluster(pb.RegisterClusterRequest(
                     name="north", kubeconfig=json.dumps(other.kubeconfig("x")).encode()))  # fmt: skip
-            assert "north" in Path(state).read_text()
+            assert "north" in await asyncio.to_thread(Path(state).read_text)
             await listed(process, lambda a: condition(a, "north", "Ready").status == "True")
             await kube.stop()
             answer = await listed(process, lambda a: condition(a, "east", "Reachable").status == "False")

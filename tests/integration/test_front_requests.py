@@ -270,7 +270,7 @@ async def test_malformed_http_is_answered_with_a_status(served: Served) -> None:
     writer.write(b"GET / NONSENSE\r\n\r\n")
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
-    assert head.startswith(b"HTTP/1.1 400") or head.startswith(b"HTTP/1.0 400")
+    assert head.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400"))
     assert json.loads(body)["kind"] == "Status"
 
 

@@ -165,7 +165,7 @@ async def test_a_client_that_does_not_read_holds_the_member_back() -> None:
                 return
 
     async with tunnels(serve) as up:
-        reader, writer = await asyncio.open_connection("127.0.0.1", up.port, limit=1024)
+        _, writer = await asyncio.open_connection("127.0.0.1", up.port, limit=1024)
         writer.write(upgrade())
         await asyncio.wait_for(stuck.wait(), 60)
         assert sent < 64 * 1024 * 1024  # what sockets and buffers hold, not everything

@@ -53,7 +53,7 @@ class Feed:
         self._relist = relist
         self._kick = asyncio.Event()
         # After a start nobody knows what happened meanwhile: as after a lost connection.
-        self._lost = True
+        self._lost = not relist
 
     def kick(self) -> None:
         """The cluster or its types changed: do not wait for the next try."""
