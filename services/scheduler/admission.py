@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from services.common.errors import StatusError
 from services.scheduler.clock import Clock
 from services.scheduler.ledger import OwnerKey
-from services.scheduler.member import Answer, Ask, MemberState, PodSets
+from services.scheduler.member import Answer, Ask, MemberState, PodSets, Stuck
 from services.scheduler.verdict import Verdict
 
 ClashCheck = Callable[[OwnerKey], Awaitable[str]]
@@ -83,6 +83,9 @@ class Admission(Protocol):
     def score(self, asked: tuple[int, int, int]) -> float:
         """Score the member by the last known totals. O(1)."""
 
+    def stuck(self) -> Mapping[str, Stuck]:
+        """Pods of reservations that find no node there, by workload uid."""
+
     async def reserve(self, ask: Ask, ttl: float | None = None) -> Answer:
         """Hold room for `ttl` seconds, the configured time by default."""
 
@@ -127,6 +130,10 @@ class LocalAdmission:
         capacity = self.state.capacity
         self._weigher.update(capacity.version, capacity.free, capacity.allocatable)
         return self._weigher.score(asked)
+
+    def stuck(self) -> Mapping[str, Stuck]:
+        """See Admission."""
+        return self.state.stuck()
 
     async def reserve(self, ask: Ask, ttl: float | None = None) -> Answer:
         """See Admission."""

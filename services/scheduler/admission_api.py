@@ -129,7 +129,7 @@ def describe(member: LocalAdmission, signal: Signal) -> pb.AdmissionServiceWatch
     """The member's state as the stream tells it."""
     state, problem = member.state, member.problem()
     free = {name: max(amount, 0) for name, amount in state.capacity.free.items()}
-    return pb.AdmissionServiceWatchResponse(
+    message = pb.AdmissionServiceWatchResponse(
         reservations={reservation.id: reservation.count for reservation in state.ledger},
         free=quantity.render_all(free),
         allocatable=quantity.render_all(state.capacity.allocatable),
@@ -137,3 +137,8 @@ def describe(member: LocalAdmission, signal: Signal) -> pb.AdmissionServiceWatch
         problem=problem,
         freed=signal.freed,
     )
+    for id_, stuck in state.stuck().items():
+        entry = message.stuck[id_]
+        entry.count = stuck.count
+        entry.since.FromDatetime(stuck.since)
+    return message

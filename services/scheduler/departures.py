@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from services.scheduler.fleet import Fleet
 from services.scheduler.matching import eviction
 from services.scheduler.policy import Policy
-from services.scheduler.workload import SINGLE, Workload
+from services.scheduler.workload import DUPLICATED, Workload
 
 CLUSTER_LOST, DRAINED, CONFLICT, UNSCHEDULABLE = "ClusterLost", "Drained", "Conflict", "PodsUnschedulable"
 RECHECK = timedelta(seconds=5)
@@ -34,6 +34,8 @@ class Departure:
     cluster: str
     reason: str
     message: str
+    pods: int = 0
+    """Of a divided workload only these leave; 0 is all."""
 
 
 @dataclass(slots=True)
@@ -57,7 +59,7 @@ def outlook(workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts
             _conflict(workload, cluster)
             or _lost(workload, policy, fleet, timeouts, now, cluster, found)
             or _drained(workload, policy, fleet, now, cluster, found)
-            or _unschedulable(workload, policy, timeouts, now, cluster, found)
+            or _unschedulable(workload, policy, fleet, timeouts, now, cluster, found)
         )
         if departure is not None:
             found.departures.append(departure)
@@ -122,18 +124,17 @@ def _has_volumes(workload: Workload) -> bool:
 
 
 def _unschedulable(
-    workload: Workload, policy: Policy, timeouts: Timeouts, now: datetime, cluster: str, found: Outlook
+    workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts, now: datetime, cluster: str, found: Outlook
 ) -> Departure | None:
-    condition = workload.condition("PodsReady")
-    if condition is None or condition.get("status") != "False" or condition.get("reason") != "Unschedulable":
+    """Rule 2: local work of the member may have won the race for the room that was reserved."""
+    admission = fleet.admissions.get(cluster)
+    stuck = admission.stuck().get(workload.uid) if admission is not None else None
+    if stuck is None or policy.type_for(workload.mode) == DUPLICATED or _has_volumes(workload):
         return None
-    if policy.type_for(workload.mode) != SINGLE:
-        return None
-    since = datetime.fromisoformat(str(condition.get("lastTransitionTime") or now.isoformat()).replace("Z", "+00:00"))
-    if workload.placement and workload.placement.since and workload.placement.since > since:
-        since = workload.placement.since
-    due = since + timedelta(seconds=policy.pods_ready_timeout or timeouts.pods_ready)
+    placed = workload.placement.since if workload.placement else None
+    limit = policy.pods_ready_timeout or timeouts.pods_ready
+    due = max(stuck.since, placed or stuck.since) + timedelta(seconds=limit)
     if now < due:
         found.at(due)
         return None
-    return Departure(cluster, UNSCHEDULABLE, str(condition.get("message") or "its pods find no node there"))
+    return Departure(cluster, UNSCHEDULABLE, f"{stuck.count} pods found no node for {limit:g} s", stuck.count)

@@ -171,6 +171,32 @@ class Dispatcher:
                 refused.add(name)
         return refused
 
+    async def shifted(
+        self, workload: Workload, policy: Policy, wish: Wish, stuck: Mapping[str, int]
+    ) -> Outcome:
+        """Move pods that find no node to clusters with room for them now, and no more than find room.
+
+        `wish.current` are all shares; `stuck` says how many of each wait.
+        """
+        members, verdicts = self._eligible(policy, wish)
+        members = [member for member in members if member.name not in stuck]
+        verdicts.update(await self._evaluate(workload, members, wish.limit))
+        room = {m.name: verdicts[m.name].fits for m in members if verdicts[m.name].may_wait}
+        current = dict(wish.current)
+        leaving = min(sum(stuck.values()), sum(room.values()))
+        for name, count in sorted(stuck.items()):
+            part = min(count, leaving, current[name])
+            current[name] -= part
+            leaving -= part
+        missing = workload.count - sum(current.values())
+        caps = {name: current.get(name, 0) + count for name, count in room.items()}
+        shares = {name: count for name, count in divide.grow(current, room, missing, caps).items() if count > 0}
+        if shares == wish.current or sum(shares.values()) != workload.count:
+            return Outcome(None, verdicts)
+        grown = {name: count for name, count in shares.items() if count > wish.current.get(name, 0)}
+        refused = await self._reserve_shares(workload, wish, grown, verdicts)
+        return Outcome(None if refused else shares, verdicts)
+
     # Duplicated: every cluster.
 
     async def duplicated(self, workload: Workload, policy: Policy, wish: Wish, replicas: int) -> Outcome:

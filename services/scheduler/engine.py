@@ -310,6 +310,9 @@ class Engine:
     ) -> tuple[bool, float | None]:
         """Give the shares of what must leave to others. (False, …): nothing better was found, it stays."""
         kind = policy.type_for(workload.mode)
+        if kind == DIVIDED and any(not item.pods for item in departures):
+            # Whole shares first; pods that only lack a node are looked at again after that.
+            departures = [item for item in departures if not item.pods]
         leaving = {item.cluster: item for item in departures}
         kept = {name: count for name, count in placement.clusters.items() if name not in leaving}
         attempt = workload.attempts + 1
@@ -320,6 +323,9 @@ class Engine:
             rest = {name: count for name, count in placement.clusters.items() if name not in gone}
             fresh = Placement(placement.attempt, rest)
             return True, await self._place(workload, policy, fresh, {}, "", list(gone.values()))
+        stuck = {item.cluster: item.pods for item in departures if item.pods}
+        if kind == DIVIDED and len(stuck) == len(departures):
+            return await self._shift(workload, policy, placement, departures, stuck)
         if workload.at_most_once and self._still_running(workload) & set(leaving):
             return True, await self._evict(workload, placement, departures)
         base = self._wish(workload, policy, attempt)
@@ -333,6 +339,19 @@ class Engine:
             # It runs, if badly: taking it away would make nothing better.
             return False, None
         return True, await self._evict(workload, placement, departures, found.verdicts)
+
+    async def _shift(
+        self, workload: Workload, policy: Policy, placement: Placement, departures: list[Departure],
+        stuck: Mapping[str, int],
+    ) -> tuple[bool, float | None]:  # fmt: skip
+        """Of a divided workload only the pods that find no node move, where others have room for them."""
+        wish = self._wish(workload, policy, placement.attempt)
+        wish = Wish(wish.attempt, wish.limit, current=placement.clusters, avoid=wish.avoid)
+        found = await self._dispatcher.shifted(workload, policy, wish, stuck)
+        if found.clusters is None:
+            return False, None
+        fresh = Placement(workload.attempts + 1, found.clusters)
+        return True, await self._place(workload, policy, fresh, found.verdicts, "", departures)
 
     def _leaves_duplicate(self, departure: Departure) -> bool:
         """A duplicate on a lost cluster has nowhere to go; it stays until the cluster is gone for good."""
@@ -370,9 +389,10 @@ class Engine:
             and not workload.deleting and not workload.finished and not workload.suspended
         ]  # fmt: skip
 
-    def keys_on(self, cluster: str) -> list[Key]:
-        """Keys of the workloads that a change of `cluster` may concern beside the waiting ones."""
-        return [w.key for w in self.store if w.placement is not None and cluster in w.placement.clusters]
+    def stuck_keys(self) -> list[Key]:
+        """Keys of workloads with pods that find no node."""
+        uids = {uid for admission in self.fleet.admissions.values() for uid in admission.stuck()}
+        return [key for key, uid in self._uids.items() if uid in uids] if uids else []
 
 
 def age_order(workload: Workload) -> tuple[int, datetime]:

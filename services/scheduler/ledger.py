@@ -71,6 +71,10 @@ class Ledger:
         """Return a reservation."""
         return self._by_id.get(id_)
 
+    def ids_of(self, owner: OwnerKey) -> list[str]:
+        """Ids of the confirmed reservations of an owner."""
+        return [id_ for id_ in self._by_owner.get(owner, ()) if self._by_id[id_].confirmed]
+
     def put(self, reservation: Reservation) -> int:
         """Store a reservation in place of one of the same id; returns how many of its pods have room.
 

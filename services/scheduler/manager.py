@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 WAKE_PERIOD = 0.1
 """Seconds in which any amount of freed room wakes those that wait once."""
 
+PATROL_PERIOD = 5.0
+
 STEPS = Counter("reclock_scheduler_steps_total", "Steps of workloads, by how they ended", ["result"])
 SECONDS = Histogram(
     "reclock_scheduler_step_seconds", "Duration of a step, writes included",
@@ -96,6 +98,7 @@ class Manager(Service[SchedulerConfig]):
         for name, coro in (
             ("workloads", self._store.informer.run()), ("policies", self._policy_informer.run()),
             ("fleet", self._watcher.run()), ("events", self._events.run()), ("waker", self._wake_waiting()),
+            ("patrol", self._patrol()),
         ):  # fmt: skip
             self.tasks.spawn(coro, name, root=True)
         self._leader_task = self.tasks.spawn(self._leader.run(), "leader", root=True)
@@ -180,6 +183,15 @@ class Manager(Service[SchedulerConfig]):
                     workload = self._store.get(key)
                     if workload is not None:
                         self._enqueue(workload)
+
+    async def _patrol(self) -> None:
+        """Pods that find no node tell nobody: their workloads are looked at now and then."""
+        while True:
+            await asyncio.sleep(PATROL_PERIOD)
+            for key in self._engine.stuck_keys() if self._leading else ():
+                workload = self._store.get(key)
+                if workload is not None:
+                    self._enqueue(workload)
 
     # Leading.
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from services.scheduler import clock
 from services.scheduler.capacity import Allocation, Capacity, Refusal
 from services.scheduler.ledger import Ledger, OwnerKey, Reservation, make_shares
 from services.scheduler.shape import Shape, pod_shape
@@ -59,6 +61,15 @@ class _Pod:
     owner: OwnerKey
     node: str
     guess: Allocation
+    created: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Pods of one owner that wait for a node: how many, and since when the oldest does."""
+
+    count: int
+    since: datetime
 
 
 class MemberState:
@@ -70,6 +81,7 @@ class MemberState:
         self.ledger = Ledger(self.capacity)
         self.on_change = on_change
         self._pods: dict[str, _Pod] = {}
+        self._unassigned: dict[OwnerKey, set[str]] = {}
 
     def _changed(self, freed: bool) -> None:
         if self.on_change is not None:
@@ -101,6 +113,7 @@ class MemberState:
         elif node and not known.node:
             self.capacity.give_back(known.shape, known.guess, 1)
             known.node = node
+            self._assigned(uid, known.owner)
             self.capacity.use(node, known.shape)
             self._changed(False)
 
@@ -110,7 +123,8 @@ class MemberState:
         except ValueError as error:
             log.warning("%s: pod %s is not counted: %s", self.cluster, obj["metadata"].get("name"), error)
             return
-        pod = _Pod(shape, owner_of(obj["metadata"]), node, [])
+        created = clock.read(obj["metadata"].get("creationTimestamp"))
+        pod = _Pod(shape, owner_of(obj["metadata"]), node, [], created)
         self._pods[uid] = pod
         self.ledger.pod_came(pod.owner, node)
         if node:
@@ -118,7 +132,25 @@ class MemberState:
         else:
             # A pod that waits for a node needs room too, wherever its scheduler will put it.
             pod.guess = self.capacity.hold(shape, 1)
+            self._unassigned.setdefault(pod.owner, set()).add(uid)
         self._changed(False)
+
+    def _assigned(self, uid: str, owner: OwnerKey) -> None:
+        """A pod waits for a node no longer."""
+        waiting = self._unassigned.get(owner)
+        if waiting is not None:
+            waiting.discard(uid)
+            if not waiting:
+                del self._unassigned[owner]
+
+    def stuck(self) -> dict[str, Stuck]:
+        """Confirmed reservations whose pods wait for a node, by id. O(owners with such pods)."""
+        found = {}
+        for owner, uids in self._unassigned.items():
+            times = [created for uid in uids if (created := self._pods[uid].created) is not None]
+            for id_ in self.ledger.ids_of(owner) if times else ():
+                found[id_] = Stuck(len(uids), min(times))
+        return found
 
     def remove_pod(self, uid: str) -> None:
         """A pod ended or went."""
@@ -129,6 +161,7 @@ class MemberState:
             self.capacity.use(pod.node, pod.shape, -1)
         else:
             self.capacity.give_back(pod.shape, pod.guess, 1)
+            self._assigned(uid, pod.owner)
         self.ledger.pod_went(pod.owner)
         self._changed(True)
 

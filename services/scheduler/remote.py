@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 import grpc
@@ -18,7 +19,7 @@ from services.common.tasks import Backoff
 from services.scheduler import quantity, verdict, wire
 from services.scheduler.admission import Weigher, totals
 from services.scheduler.ledger import OwnerKey
-from services.scheduler.member import Answer, Ask, PodSets
+from services.scheduler.member import Answer, Ask, PodSets, Stuck
 from services.scheduler.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,7 @@ class RemoteAdmission:
         self._weigher = Weigher()
         self._version = 0
         self._freed = -1
+        self._stuck: dict[str, Stuck] = {}
         self._problem = f"its worker at {address} was not reached yet"
 
     @property
@@ -95,6 +97,9 @@ class RemoteAdmission:
         problem = state.problem or ("" if state.synced else "its worker has not read it yet")
         freed = state.freed != self._freed or (bool(self._problem) and not problem)
         self._problem, self._freed = problem, state.freed
+        self._stuck = {
+            id_: Stuck(item.count, item.since.ToDatetime(tzinfo=UTC)) for id_, item in state.stuck.items()
+        }
         self._on_state(self.cluster, freed)
 
     def problem(self) -> str:
@@ -104,6 +109,10 @@ class RemoteAdmission:
     def score(self, asked: tuple[int, int, int]) -> float:
         """See Admission."""
         return self._weigher.score(asked)
+
+    def stuck(self) -> Mapping[str, Stuck]:
+        """See Admission."""
+        return self._stuck
 
     async def reserve(self, ask: Ask, ttl: float | None = None) -> Answer:
         """See Admission."""

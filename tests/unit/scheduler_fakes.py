@@ -120,7 +120,10 @@ def pod(
     name: str, cpu: str = "1", node_name: str = "", namespace: str = "default", phase: str = "Running",
     owner: tuple[str, str] | None = None, labels: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": f"pod-{name}", "labels": labels or {}}
+    metadata: dict[str, Any] = {
+        "name": name, "namespace": namespace, "uid": f"pod-{name}", "labels": labels or {},
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
     if owner:
         metadata["ownerReferences"] = [{"kind": owner[0], "name": owner[1], "controller": True}]
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}

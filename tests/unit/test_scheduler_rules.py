@@ -1,0 +1,394 @@
+"""The rules of placement beside the numbered behaviours: dispatchers, drains, races, hung members, fences."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from scheduler_fakes import START, GatedAdmission, World, node, pod
+
+from services.common.errors import MemberUnreachable
+from services.scheduler.matching import Taint
+from services.scheduler.member import Answer
+
+CORDON = Taint("reclock.dev/maintenance", "", "NoSchedule")
+DRAIN = Taint("reclock.dev/maintenance", "", "NoExecute", START)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def gated(world: World, name: str) -> GatedAdmission:
+    admission = world.fleet.admissions[name]
+    assert isinstance(admission, GatedAdmission)
+    return admission
+
+
+def hang(world: World, name: str) -> None:
+    gated(world, name).gate.clear()
+
+
+# Rule 1 and 2: compare-and-swap, in-flight reservations.
+
+
+async def test_another_manager_that_stored_first_wins(world: World) -> None:
+    world.member("east", remote=True)
+    world.member("west", remote=True)
+    hang(world, "west")
+    key = world.workload("job-a")
+    status = {"placement": {"attempt": 0, "clusters": [{"name": "west", "replicas": 1}]}}
+    world.store.before_patch.append(lambda: world.report(key, **status))
+    gated(world, "west").gate.set()
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 1}
+    assert world.states["east"].ledger.get("uid-job-a") is None
+    held = world.states["west"].ledger.get("uid-job-a")
+    assert held is not None
+    assert held.confirmed
+
+
+async def test_suspended_while_it_was_being_placed(world: World) -> None:
+    world.member("east", remote=True)
+    key = world.workload("job-a", cpu="3")
+    world.store.before_patch.append(lambda: world.edit(key, suspend=True))
+    await world.settle(key)
+    assert world.clusters(key) is None
+    assert world.states["east"].capacity.free["cpu"] == 4000
+
+
+async def test_concurrent_placements_never_overcommit(world: World) -> None:
+    for name in ("east", "west"):
+        world.member(name, remote=True)
+    keys = [world.workload(f"job-{n}", cpu="3") for n in range(6)]
+    await asyncio.gather(*(world.engine.reconcile(key) for key in keys))
+    # Losers are released only after the winner is stored: who was refused meanwhile is woken and tries again.
+    await asyncio.gather(*(world.engine.reconcile(key) for key in keys))
+    await asyncio.gather(*(world.engine.reconcile(key) for key in keys))
+    placed = [key for key in keys if world.clusters(key) is not None]
+    assert len(placed) == 2
+    assert {next(iter(world.clusters(key) or {})) for key in placed} == {"east", "west"}
+    assert all(state.capacity.free["cpu"] == 1000 for state in world.states.values())
+
+
+async def test_pods_that_lost_the_race_to_local_work_are_an_eviction(world: World) -> None:
+    world.policy(podsReadyTimeout=300)
+    world.member("east")
+    key = world.workload("job-a", cpu="3")
+    await world.settle(key)
+    west = world.member("west")
+    world.states["east"].upsert_pod(pod("local", "4", "east-n0"))
+    world.states["east"].upsert_pod(pod("job-a-x", "3", owner=("Job", "job-a")))
+    wait = await world.engine.reconcile(key)
+    assert wait == pytest.approx(300)
+    world.clock.advance(301)
+    west.upsert_pod(pod("busy", "4", "west-n0"))
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1}, "nothing better: it stays"
+    west.remove_pod("pod-busy")
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 1}
+    assert world.status(key)["attempts"] == 1
+
+
+async def test_of_a_divided_workload_only_the_pods_without_a_node_move(world: World) -> None:
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"})
+    world.member("east")
+    world.member("west")
+    key = world.workload("web", kind="Deployment", count=6, cpu="1", mode="Any")
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 3, "west": 3}
+    east = world.states["east"]
+    east.upsert_pod(pod("local", "2", "east-n0"))
+    owner, labels = ("ReplicaSet", "web-abc"), {"pod-template-hash": "abc"}
+    for number, where in enumerate(("east-n0", "east-n0", "")):
+        east.upsert_pod(pod(f"web-{number}", "1", where, owner=owner, labels=labels))
+    world.clock.advance(301)
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2, "west": 4}
+
+
+# Rule 4 and 9: loss, departure from the fleet.
+
+
+async def test_a_removed_cluster_is_waited_for_like_a_lost_one(world: World) -> None:
+    world.member("east")
+    key = world.workload("job-a")
+    await world.settle(key)
+    world.member("west")
+    del world.fleet.members["east"], world.fleet.admissions["east"]
+    world.fleet.touch()
+    await world.settle(key)
+    assert world.status(key)["lost"] == [{"cluster": "east", "since": "2026-01-01T00:00:00Z"}]
+    world.clock.advance(600)
+    world.start()
+    await world.resync()
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1}
+    world.clock.advance(301)
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 1}
+    assert "lost" not in world.status(key)
+
+
+async def test_a_removed_cluster_that_returns_keeps_its_work(world: World) -> None:
+    east = world.member("east")
+    key = world.workload("job-a")
+    await world.settle(key)
+    world.member("west")
+    member, admission = world.fleet.members.pop("east"), world.fleet.admissions.pop("east")
+    await world.settle(key)
+    world.fleet.members["east"], world.fleet.admissions["east"] = member, admission
+    world.fleet.touch()
+    await world.settle(key)
+    world.clock.advance(5000)
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1}
+    assert "lost" not in world.status(key)
+    assert east.ledger.get("uid-job-a") is not None
+
+
+async def test_what_discovery_calls_lost_but_answers_is_not_moved(world: World) -> None:
+    world.member("east")
+    key = world.workload("job-a")
+    await world.settle(key)
+    world.member("west")
+
+    async def answers(cluster: str) -> bool:
+        return True
+
+    world.engine._probe = answers
+    world.lose("east")
+    world.clock.advance(1000)
+    assert await world.engine.reconcile(key) == pytest.approx(5)
+    assert world.clusters(key) == {"east": 1}
+
+
+async def test_a_new_cluster_is_a_candidate_for_what_waits(world: World) -> None:
+    world.member("east", node("east-n0", cpu="1"))
+    key = world.workload("job-a", cpu="2")
+    await world.settle(key)
+    assert world.clusters(key) is None
+    assert key in world.engine.waiting
+    world.member("north")
+    await world.settle(key)
+    assert world.clusters(key) == {"north": 1}
+    assert key not in world.engine.waiting
+
+
+async def test_the_share_of_a_lost_cluster_goes_to_the_others(world: World) -> None:
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"})
+    for name in ("a", "b", "c"):
+        world.member(name)
+    key = world.workload("web", kind="Deployment", count=6, cpu="100m", mode="Any")
+    await world.settle(key)
+    world.lose("c")
+    world.clock.advance(901)
+    await world.settle(key)
+    assert world.clusters(key) == {"a": 3, "b": 3}
+    assert world.status(key)["attempts"] == 1
+
+
+# Rule 10: hung members, impossible requests.
+
+
+async def test_a_hung_member_stops_nobody(world: World) -> None:
+    world.member("east", remote=True)
+    world.member("west", remote=True)
+    hang(world, "east")
+    keys = [world.workload(f"job-{n}", cpu="100m") for n in range(10)]
+    await asyncio.wait_for(asyncio.gather(*(world.engine.reconcile(key) for key in keys)), 1.5)
+    assert all(world.clusters(key) == {"west": 1} for key in keys)
+
+
+async def test_sequential_asks_one_after_another(world: World) -> None:
+    world.policy(dispatcher="Sequential", admitTimeout=1)
+    for name in ("east", "west"):
+        world.member(name, remote=True)
+    key = world.workload("job-a")
+    await world.settle(key)
+    assert [len(gated(world, name).asked) for name in ("east", "west")] == [1, 0]
+    hang(world, "east")
+    world.states["west"].upsert_pod(pod("local", "2", "west-n0"))
+    other = world.workload("job-b")
+    await world.settle(other)
+    assert world.clusters(other) == {"west": 1}
+    assert gated(world, "east").released.count("uid-job-b") == 1
+
+
+async def test_a_worker_that_fails_is_a_refusal_with_its_words(world: World) -> None:
+    world.member("east", remote=True)
+
+    async def fails(ask: Any, ttl: float | None = None) -> Answer:
+        raise MemberUnreachable("cluster east: cannot connect: refused")
+
+    gated(world, "east").reserve = fails  # type: ignore[method-assign]
+    key = world.workload("job-a")
+    await world.settle(key)
+    assert "east: Worker: cluster east: cannot connect: refused" in world.condition(key, "Scheduled")["message"]
+
+
+async def test_impossible_requests_are_rejected_with_the_reason(world: World) -> None:
+    world.member("east")
+    key = world.workload("job-a", cpu="lots")
+    await world.settle(key)
+    assert world.condition(key, "Scheduled")["reason"] == "Invalid"
+    assert "'lots' is no Kubernetes quantity" in world.condition(key, "Scheduled")["message"]
+
+
+async def test_an_empty_fleet_says_so(world: World) -> None:
+    key = world.workload("job-a")
+    await world.settle(key)
+    assert world.condition(key, "Scheduled")["message"] == "the fleet has no member"
+
+
+async def test_what_waits_is_not_written_again_for_mere_numbers(world: World) -> None:
+    world.member("east")
+    key = world.workload("job-a", cpu="9")
+    await world.settle(key)
+    writes = len(world.store.history)
+    for number in range(3):
+        world.states["east"].upsert_pod(pod(f"p{number}", "500m", "east-n0"))
+        await world.settle(key)
+    assert len(world.store.history) == writes
+    world.clock.advance(31)
+    await world.settle(key)
+    assert len(world.store.history) == writes + 1
+
+
+# Rule 11: cordon and drain.
+
+
+async def test_a_cordoned_cluster_keeps_its_work_and_gets_none(world: World) -> None:
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"})
+    world.member("east")
+    world.member("west")
+    key = world.workload("web", kind="Deployment", count=4, cpu="100m", mode="Any")
+    await world.settle(key)
+    world.change("east", taints=(CORDON,))
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2, "west": 2}
+    world.edit(key, count=6)
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2, "west": 4}
+    job = world.workload("job-a")
+    await world.settle(job)
+    assert world.clusters(job) == {"west": 1}
+
+
+async def test_a_drained_cluster_gives_its_work_away(world: World) -> None:
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"})
+    world.member("east")
+    world.member("west")
+    web = world.workload("web", kind="Deployment", count=4, cpu="100m", mode="Any")
+    daemon = world.workload("ds", kind="DaemonSet", count=0, mode="Duplicated")
+    job = world.workload("job-a", cpu="100m")
+    for key in (web, daemon, job):
+        await world.settle(key)
+    home = next(iter(world.clusters(job) or {}))
+    world.change(home, taints=(DRAIN,))
+    other = "west" if home == "east" else "east"
+    for key in (web, daemon, job):
+        await world.settle(key)
+    assert world.clusters(web) == {other: 4}
+    assert world.clusters(daemon) == {other: 0}
+    assert world.clusters(job) == {home: 1}, "Jobs finish where they run"
+    world.change(home, taints=())
+    await world.settle(daemon)
+    assert world.clusters(daemon) == {"east": 0, "west": 0}
+
+
+async def test_a_drain_waits_for_the_toleration(world: World) -> None:
+    toleration = {"key": DRAIN.key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"}, tolerations=[toleration])
+    world.member("east")
+    world.member("west")
+    key = world.workload("web", kind="Deployment", count=2, cpu="100m", mode="Any")
+    await world.settle(key)
+    world.change("east", taints=(DRAIN,))
+    assert await world.engine.reconcile(key) == pytest.approx(60)
+    world.clock.advance(61)
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 2}
+
+
+async def test_a_stateful_set_stops_before_it_starts_elsewhere(world: World) -> None:
+    world.member("east")
+    key = world.workload("db", kind="StatefulSet", count=2)
+    await world.settle(key)
+    world.member("west")
+    world.report(key, copies=[{"cluster": "east", "state": "Applied"}])
+    world.change("east", taints=(DRAIN,))
+    await world.settle(key)
+    assert world.clusters(key) is None
+    assert world.condition(key, "Scheduled")["reason"] == "CopyRunning"
+    world.report(key, copies=[{"cluster": "east", "state": "Removing"}])
+    await world.settle(key)
+    assert world.clusters(key) is None
+    world.report(key, copies=[])
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 2}
+
+
+async def test_pods_with_claims_are_not_moved_by_a_drain(world: World) -> None:
+    world.member("east")
+    key = world.workload("db", kind="StatefulSet", constraints={"volumeClaims": ["data"]})
+    await world.settle(key)
+    world.member("west")
+    world.change("east", taints=(DRAIN,))
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1}
+
+
+# Policies.
+
+
+async def test_cluster_selectors_and_names(world: World) -> None:
+    world.policy(name="eu", clusterSelector={"matchLabels": {"region": "eu"}}, resourceSelectors=[{"kind": "Job"}])
+    world.member("east", labels={"region": "us"})
+    world.member("west", labels={"region": "eu"})
+    key = world.workload("job-a")
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 1}
+    assert world.status(key)["policy"] == "eu"
+    refused = {i["cluster"]: i["message"] for i in world.status(key)["nominated"] if i["state"] == "Refused"}
+    assert refused["east"] == "ClusterSelector: policy eu wants region=eu"
+
+
+async def test_duplicated_deployments_follow_the_fleet(world: World) -> None:
+    world.policy(type="Duplicated")
+    world.member("east")
+    key = world.workload("web", kind="Deployment", count=3, cpu="100m", mode="Any")
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 3}
+    world.member("west")
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 3, "west": 3}
+    world.edit(key, count=2)
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2, "west": 2}
+
+
+async def test_weights_divide(world: World) -> None:
+    weights = [{"clusterNames": ["east"], "weight": 3}, {"clusterNames": ["west"], "weight": 1}]
+    world.policy(type="Divided", divided={"strategy": "StaticWeight", "weights": weights})
+    world.member("east")
+    world.member("west")
+    world.member("north")
+    key = world.workload("web", kind="Deployment", count=8, cpu="100m", mode="Any")
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 6, "west": 2}
+
+
+async def test_a_stateful_set_scales_in_place(world: World) -> None:
+    world.member("east")
+    world.member("west")
+    key = world.workload("db", kind="StatefulSet", count=1, cpu="1")
+    await world.settle(key)
+    home = next(iter(world.clusters(key) or {}))
+    world.edit(key, count=3)
+    await world.settle(key)
+    assert world.clusters(key) == {home: 3}
+    assert world.states[home].capacity.free["cpu"] == 1000
