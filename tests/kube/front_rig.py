@@ -112,8 +112,7 @@ async def main(directory: Path, port: int, aggregate: bool) -> None:
     host = await KubeClient.connect(directory / "clusters/host.kubeconfig", name="")
     east = await KubeClient.connect(directory / "clusters/east.kubeconfig", name="east")
     tls, authority = serving_files(directory / "front-pki")
-    pki = next(directory.glob("**/host/pki"))
-    config = Config(f"127.0.0.1:{port}", tls, client_ca=str(pki / "ca.crt"))
+    config = Config(f"127.0.0.1:{port}", tls, client_ca=str(directory / "state/host/pki/ca.crt"))
     front = OneMember("east", east, [PODS, NODES] if aggregate else []).front(config, host)
     await front.start()
     import yaml

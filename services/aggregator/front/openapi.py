@@ -6,11 +6,14 @@ behind the host's adds them (client-go reads nothing but protobuf of version 2).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from services.aggregator.front import own_types
 from services.aggregator.front.discovery import Added
+
+log = logging.getLogger(__name__)
 
 Document = dict[str, Any]
 
@@ -90,11 +93,16 @@ def merge_v2_protobuf(document: bytes, members: Iterable[tuple[bytes, tuple[str,
     definitions = [_field(_NAMED_SCHEMA, _own_schema())]
     paths: list[bytes] = []
     for other, under in members:
-        for name, raw in _named(other, _DEFINITIONS, _NAMED_SCHEMA).items():
+        try:
+            theirs, their_paths = _named(other, _DEFINITIONS, _NAMED_SCHEMA), _named(other, _PATHS, _NAMED_PATH)
+        except ValueError as error:
+            log.warning("a member's OpenAPI document is left out: %s", error)
+            continue
+        for name, raw in theirs.items():
             if name not in known:
                 known.add(name)
                 definitions.append(_field(_NAMED_SCHEMA, raw))
-        for name, raw in _named(other, _PATHS, _NAMED_PATH).items():
+        for name, raw in their_paths.items():
             if name.startswith(under) and name not in known_paths:
                 known_paths.add(name)
                 paths.append(_field(_NAMED_PATH, raw))
