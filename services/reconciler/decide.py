@@ -85,7 +85,8 @@ def _replicaset(
     world: World, obj: Obj, member: MemberCache, copy: Obj | None, workload: Mapping[str, Any]
 ) -> Decision:
     grants = world.granted("replicaset", obj, workload)
-    if holds_still(workload):
+    if not deleting(workload) and (holds_still(workload) or not world.is_divided(obj, workload)):
+        # Adopted or orphaned copies run on until their split is stored.
         return KEEP
     number = 0 if deleting(workload) else grants.get(member.name, 0)
     if number:
@@ -102,7 +103,9 @@ def _replicaset(
 
 def holds_still(workload: Mapping[str, Any]) -> bool:
     """Whether it was never placed: copies that are there already (a Deployment was orphaned) stay as they are."""
-    return not deleting(workload) and placed(workload) is None and condition(workload, "Admitted") is None
+    status = workload.get("status") or {}
+    was_placed = any(status.get(field) for field in ("placement", "lastPlacement", "divisions", "attempts"))
+    return not deleting(workload) and not was_placed
 
 
 def _whole(

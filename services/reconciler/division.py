@@ -52,6 +52,14 @@ class _Division:
         self.weight = sum(self.shares.values())
         # Not `desired`: what cannot be granted must not pull the targets apart.
         self.size = sum(part.desired for part in parts)
+        self.seen = {
+            part.name: {c: n for c, n in part.used.items() if c not in limits.gone} for part in parts
+        }
+
+    def running(self, part: Part) -> int:
+        """Replicas if all that was granted, and all that was seen, runs."""
+        grant, seen = self.grants[part.name], self.seen[part.name]
+        return sum(max(grant.get(c, 0), seen.get(c, 0)) for c in grant.keys() | seen.keys())
 
     def sum(self, cluster: str) -> int:
         return sum(grant.get(cluster, 0) for grant in self.grants.values())
@@ -113,28 +121,27 @@ class _Division:
         return any(self.above(other) <= -1 for other in self.shares)
 
     def grow(self) -> None:
-        """Give what is missing, to the cluster furthest below its share."""
+        """Give what is missing, to the cluster furthest below its share, as far as there is room.
+
+        Neither the part nor all parts together may run more than the host asks for, even if all that was seen
+        still runs: a rollout's new pods wait until its old ones were seen to go, also over clusters.
+        """
         total = sum(sum(grant.values()) for grant in self.grants.values())
+        everything = sum(self.running(part) for part in self.parts)
+        open_ = [cluster for cluster, share in self.shares.items() if share > 0]
         for part in self.parts:
-            grant = self.grants[part.name]
-            while sum(grant.values()) < part.desired and self.weight:
+            grant, seen = self.grants[part.name], self.seen[part.name]
+            mine, granted = self.running(part), sum(grant.values())
+            while granted < part.desired and open_:
                 if self.limits.total is not None and total >= self.limits.total:
                     return
-                open_ = [c for c, share in self.shares.items() if share > 0]
-                cluster = min(open_, key=lambda c: (self.above(c), grant.get(c, 0), c))
-                if not self.room(part, cluster):
+                cluster = min(open_, key=lambda c, g=grant: (self.above(c), g.get(c, 0), c))  # type: ignore[misc]
+                # Free where pods of an earlier, larger grant were seen: they are simply kept.
+                cost = 1 if grant.get(cluster, 0) >= seen.get(cluster, 0) else 0
+                if cost and (mine >= part.desired or everything >= self.size):
                     break
                 grant[cluster] = grant.get(cluster, 0) + 1
-                total += 1
-
-    def room(self, part: Part, cluster: str) -> bool:
-        """Whether one more there keeps the part within its count even if all that was seen still runs."""
-        grant = self.grants[part.name]
-        seen = {c: n for c, n in part.used.items() if c not in self.limits.gone}
-        running = sum(
-            max(grant.get(c, 0) + (c == cluster), seen.get(c, 0)) for c in {*grant, *seen, cluster}
-        )
-        return running <= part.desired
+                granted, total, mine, everything = granted + 1, total + 1, mine + cost, everything + cost
 
 
 def divide(parts: Sequence[Part], shares: Mapping[str, int], limits: Limits | None = None) -> Grants:

@@ -72,6 +72,10 @@ class World:
         divisions = ((workload or {}).get("status") or {}).get("divisions") or {}
         return {cluster: int(n) for cluster, n in (divisions.get(name_of(obj)[1]) or {}).items() if n}
 
+    def is_divided(self, obj: Mapping[str, Any], workload: Mapping[str, Any]) -> bool:
+        """Whether a split of this ReplicaSet is stored, be it an empty one."""
+        return name_of(obj)[1] in ((workload.get("status") or {}).get("divisions") or {})
+
     def clusters_of(self, kind: str, obj: Mapping[str, Any]) -> set[str]:
         """Clusters where the object is placed, or has a copy."""
         workload = self.workload_of(kind, obj)

@@ -99,10 +99,19 @@ def test_never_more_than_asked_for(
         assert sum(grant.values()) <= max(part.desired, 0)
         assert all(n > 0 for n in grant.values()) and not set(grant) & gone
         raised = [c for c in grant if grant[c] > part.granted.get(c, 0)]
-        if raised:
-            clusters = ({*grant, *part.used}) - gone
-            assert sum(max(grant.get(c, 0), part.used.get(c, 0)) for c in clusters) <= part.desired
-            assert all(shares[c] > 0 for c in raised)
+        assert all(shares[c] > 0 for c in raised)
+        clusters = {*grant, *part.used} - gone
+        kept = {c: min(grant.get(c, 0), part.granted.get(c, 0)) for c in clusters}
+        before = sum(max(kept[c], part.used.get(c, 0)) for c in clusters)
+        after = sum(max(grant.get(c, 0), part.used.get(c, 0)) for c in clusters)
+        assert after <= max(part.desired, before)
+
+
+def test_a_rollouts_new_pods_wait_for_its_old_ones_on_any_cluster() -> None:
+    old = Part("old", 1, {"east": 1}, {"east": 1, "west": 1}, {"east": 1, "west": 1})
+    assert divide([Part("new", 1), old], {"east": 1, "west": 1})["new"] == {}
+    gone = Part("old", 1, {"east": 1}, {"east": 1}, {"east": 1})
+    assert divide([Part("new", 1), gone], {"east": 1, "west": 1})["new"] == {"west": 1}
 
 
 @given(parts, counts)

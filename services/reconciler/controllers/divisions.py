@@ -49,7 +49,7 @@ async def reconcile(context: Context, kind: str, owner: Obj) -> None:
         raise Again(0.2)
     parts = [_part(world, item, workload) for item in sorted(sets, key=_newest_first)]
     grants = divide(parts, shares, _limits(world, kind, owner, sets, workload, size, shares))
-    await _store(context, workload, grants)
+    await _store(context, workload, grants, keep={part.name for part in parts if part.used})
     if any(sum(grants[part.name].values()) < part.desired for part in parts):
         # Events of members wake it; this is for a write whose event never comes.
         raise Again(ROOM_CHECK)
@@ -73,11 +73,13 @@ def _part(world: World, item: Obj, workload: Mapping[str, Any]) -> Part:
     namespace, name = name_of(item)
     key: CopyKey = ("replicaset", namespace, name)
     stored = ((workload.get("status") or {}).get("divisions") or {}).get(name)
-    used, available, present = {}, {}, {}
+    used: dict[str, int] = {}
+    available: dict[str, int] = {}
+    present: dict[str, int] = {}
     for member in world.members.values():
         running = member.used(key, uid(item))
         copy = member.get(*key)
-        if running:
+        if running or member.of_host(uid(item)):
             used[member.name] = running
         if copy is not None and host_uid(copy) == uid(item):
             available[member.name] = count(copy.get("status") or {}, "availableReplicas")
@@ -114,9 +116,10 @@ def _clusters(world: World, sets: list[Obj], workload: Mapping[str, Any]) -> set
     return found
 
 
-async def _store(context: Context, workload: Mapping[str, Any], grants: Grants) -> None:
+async def _store(context: Context, workload: Mapping[str, Any], grants: Grants, keep: set[str]) -> None:
+    """Write the split. An empty entry says "none"; without an entry, copies that are there stay as they are."""
     before = (workload.get("status") or {}).get("divisions") or {}
-    after = {name: clusters for name, clusters in grants.items() if clusters}
+    after = {name: clusters for name, clusters in grants.items() if clusters or name in keep}
     patch = merge_diff(before, after)
     if patch:
         namespace, name = name_of(workload)

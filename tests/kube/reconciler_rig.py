@@ -1,0 +1,140 @@
+"""Discovery, scheduler and reconciler on a fleet without a front: Kubernetes' deployment controller works at the host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deploy.local.fleet import Fleet
+from deploy.local.manifests import install
+from deploy.local.ports import Ports
+from deploy.local.probes import http_ready
+from deploy.local.process import Process
+from services.common.kube.client import KubeClient
+from services.common.kube.resource import Resource
+from services.reconciler.names import REPLICASETS
+
+Obj = dict[str, Any]
+CHECKOUT = Path(__file__).parents[2]
+TOTALS = ("replicas", "readyReplicas", "availableReplicas")
+
+
+class Rig:
+    """The processes by name, and clients of host ("") and members."""
+
+    def __init__(self, fleet: Fleet, directory: Path) -> None:
+        self.fleet = fleet
+        self.directory = directory
+        self.ports = Ports()
+        self.processes: dict[str, Process] = {}
+        self.clients: dict[str, KubeClient] = {}
+
+    def _service(self, name: str, grpc: int, config: Obj) -> None:
+        http = self.ports.take()
+        whole = {
+            "grpcAddress": f"127.0.0.1:{grpc}", "httpAddress": f"127.0.0.1:{http}",
+            "host": {"kubeconfig": str(self.fleet.host.kubeconfig)}, **config,
+        }  # fmt: skip
+        path = self.directory / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(whole))
+        command = [sys.executable, "-m", f"services.{name}", "--config", str(path)]
+        self.processes[name] = Process(
+            name, command, log=self.directory / f"{name}.log", cwd=CHECKOUT,
+            ready=http_ready(f"http://127.0.0.1:{http}/readyz"),
+        )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Rig]:
+        """Everything up; stopped on the way out."""
+        await install(self.fleet.host.api, lambda text: None)
+        grpc = {name: self.ports.take() for name in ("discovery", "scheduler", "reconciler")}
+        discovery = {"discoveryAddress": f"127.0.0.1:{grpc['discovery']}"}
+        provider = {"type": "kubeconfig-file", "paths": [str(self.fleet.layout.members)]}
+        self._service("discovery", grpc["discovery"], {
+            "providers": [provider], "probe": {"interval": 0.5, "timeout": 1.0},
+            "stateFile": str(self.directory / "state"),
+        })  # fmt: skip
+        self._service("scheduler", grpc["scheduler"], {"role": "manager", **discovery})
+        self._service("reconciler", grpc["reconciler"], {"sweepSeconds": 2, **discovery})
+        self.processes["deployments"] = self.fleet.host.build_controller_manager(
+            "deployments", self.ports.take(), self.fleet.host.kubeconfig, ["deployment-controller"]
+        )
+        self.clients = {
+            name: await KubeClient.connect(cluster.kubeconfig, name=name)
+            for name, cluster in (("", self.fleet.host), *self.fleet.members.items())
+        }
+        try:
+            for process in self.processes.values():
+                await process.start()
+            for process in self.processes.values():
+                await process.wait_ready()
+            yield self
+        finally:
+            for process in reversed(self.processes.values()):
+                await process.stop()
+            for client in self.clients.values():
+                await client.close()
+            self.ports.release()
+
+    async def get(self, cluster: str, resource: Resource, namespace: str, name: str) -> Obj | None:
+        """An object, or None."""
+        found = await self.list(cluster, resource, namespace, fieldSelector=f"metadata.name={name}")
+        return found[0] if found else None
+
+    async def list(self, cluster: str, resource: Resource, namespace: str | None, **query: Any) -> list[Obj]:
+        """Objects of one cluster."""
+        items: list[Obj] = (await self.clients[cluster].list(resource, namespace, **query))["items"]
+        return items
+
+    async def count(self, resource: Resource, namespace: str, **query: Any) -> dict[str, int]:
+        """Member -> how many objects it has."""
+        return {
+            member: len(await self.list(member, resource, namespace, **query)) for member in self.fleet.members
+        }
+
+
+class Sampler:
+    """Looks at pods and ReplicaSets of the members as fast as it can, and keeps the extremes."""
+
+    def __init__(self, rig: Rig, resource: Resource, namespace: str, selector: str) -> None:
+        self._rig, self._resource, self._namespace, self._selector = rig, resource, namespace, selector
+        self.fewest_ready: int | None = None
+        self.most_replicas = 0
+        self.samples = 0
+
+    async def __aenter__(self) -> Sampler:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        results = await asyncio.gather(self._task, return_exceptions=True)
+        assert isinstance(results[0], asyncio.CancelledError), results
+
+    async def _run(self) -> None:
+        members = list(self._rig.fleet.members)
+        while True:
+            query = {"labelSelector": self._selector}
+            lists = await asyncio.gather(
+                *(self._rig.list(m, self._resource, self._namespace, **query) for m in members),
+                *(self._rig.list(m, REPLICASETS, self._namespace, **query) for m in members),
+            )
+            pods = [pod for found in lists[: len(members)] for pod in found]
+            ready = sum(1 for pod in pods if is_ready(pod))
+            self.fewest_ready = ready if self.fewest_ready is None else min(self.fewest_ready, ready)
+            asked = sum(copy["spec"]["replicas"] for found in lists[len(members) :] for copy in found)
+            self.most_replicas = max(self.most_replicas, asked)
+            self.samples += 1
+
+
+def is_ready(pod: Obj) -> bool:
+    """Ready and not being deleted."""
+    conditions = pod["status"].get("conditions") or []
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
