@@ -96,7 +96,7 @@ async def send_back(request: FrontRequest, upstream: aiohttp.ClientResponse) -> 
 
 async def request_body(request: FrontRequest) -> bytes | None:
     """The body to pass on: None without one, bytes up to what Kubernetes takes, a stream beyond that."""
-    if not request.can_read_body:
+    if not request.body_exists:
         return None
     length = request.content_length
     if length is not None and length <= MAX_BODY:
