@@ -142,6 +142,7 @@ def stop(directory: Path) -> int:
     if not directory.exists():
         say("no demo is running")
         return 0
+    supervisor = layout.supervisor()
     try:
         ask(layout.control, "shutdown")
     except FleetFailed:
@@ -150,12 +151,22 @@ def stop(directory: Path) -> int:
         say("no demo is running; removed what an earlier one left")
         return 0
     deadline = time.monotonic() + _STOP_SECONDS
-    while layout.control.exists() or layout.fleet_json.exists():
+    while layout.control.exists() or layout.fleet_json.exists() or _is_alive(supervisor):
         if time.monotonic() > deadline:
             raise FleetFailed(f"the demo did not end within {_STOP_SECONDS:.0f} s; see {layout.logs}")
         time.sleep(0.1)
     say("stopped; nothing is left behind")
     return 0
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        # A zombie has ended: where nothing reaps orphans (a container without an init) it stays one.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 from dataclasses import dataclass
@@ -80,6 +81,13 @@ class Layout:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+
+    def supervisor(self) -> int | None:
+        """The process that `fleet.json` names as the one that runs the fleet; None when there is no such file."""
+        try:
+            return int(json.loads(self.fleet_json.read_text())["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def lock(self) -> int:
         """Takes the directory for this process, until the descriptor is closed. Raises DirectoryInUse."""
