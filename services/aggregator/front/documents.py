@@ -115,13 +115,13 @@ class Documents:
         added = await self._extras.added()
         foreign = [one for one in added if one.member]
         if not rest:
-            answer = await self._host.request("GET", "/openapi/v3", headers={"Accept": JSON})
+            index = await self._host.request("GET", "/openapi/v3", headers={"Accept": JSON})
             members: list[tuple[dict[str, Any], list[Added]]] = []
             for member in {one.member for one in foreign}:
                 document = await self._extras.fetch(member, "/openapi/v3", JSON)
                 if document is not None:
                     members.append((document.json(), [one for one in foreign if one.member == member]))
-            return _encode(openapi.merge_v3_index(answer.json(), members, OWN_HASH)), JSON
+            return _encode(openapi.merge_v3_index(index.json(), members, OWN_HASH)), JSON
         group, version = ("", rest[-1]) if rest[0] == "api" else ("/".join(rest[1:-1]), rest[-1])
         path = "/openapi/v3/" + "/".join(rest)
         here = [one for one in foreign if (one.group, one.version) == (group, version)]
