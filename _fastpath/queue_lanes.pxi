@@ -18,6 +18,12 @@ cdef inline u32 find_lane(const Core *q, u32 level, u32 ns) noexcept:
         at = (at + 1) & q.lane_table.mask
 
 
+cdef inline void prefetch_lane(const Core *q, u32 cluster, PyObject *key) noexcept:
+    """Where the key's lane will be looked up, if it comes to wait at its cluster's highest level."""
+    if q.clusters[cluster].level != NONE:
+        fq_prefetch(&q.lane_table.slots[fq_mix(fq_namespace(key), q.clusters[cluster].level) & q.lane_table.mask])
+
+
 cdef u32 new_lane(Core *q, u32 level, u32 ns) except? NONE:
     """A lane at the end of the level's ring."""
     cdef u32 i
@@ -164,7 +170,16 @@ cdef inline u32 take(Core *q, u32 level) noexcept:
         l.tail = front
     if l.count == 0:
         drop_level(q, level)
+    else:   # whose turn it is next, for when the cluster's turn comes
+        fq_prefetch(&q.lanes[q.lanes[l.tail].next])
     return i
+
+
+cdef inline u32 coming(const Core *q) noexcept:
+    """The record that is likely handed out next, NONE when none is known."""
+    if q.heap_len == 0:
+        return NONE
+    return q.lanes[q.lanes[q.levels[q.clusters[q.heap[0].cluster].level].tail].next].head
 
 
 cdef int move(Core *q, u32 i, u32 cluster, u32 from_level, int prio) except -1:

@@ -5,7 +5,10 @@ cdef class _Verbs(_Members):
     cdef inline u32 known(self, u32 slot, str key) except? NONE:
         """The key's record, made IDLE if it is new."""
         cdef u32 hash = fq_mix(<u64>PyObject_Hash(key), slot)
-        cdef u32 i = find_key(&self.q, slot, hash, <PyObject *>key)
+        cdef u32 i
+        fq_prefetch(&self.q.keys.slots[hash & self.q.keys.mask])
+        prefetch_lane(&self.q, slot, <PyObject *>key)
+        i = find_key(&self.q, slot, hash, <PyObject *>key)
         return new_rec(&self.q, slot, hash, <PyObject *>key, 0) if i == NONE else i
 
     @cython.final
@@ -187,10 +190,9 @@ cdef class _Verbs(_Members):
             sift_down(q, 0)
         else:
             leave(q, 0)
-        if q.heap_len:   # the next one's record
-            n = q.lanes[q.lanes[q.levels[q.clusters[q.heap[0].cluster].level].tail].next].head
-            if n != NONE:
-                fq_prefetch(&q.recs[n])
+        n = coming(q)
+        if n != NONE:
+            fq_prefetch(&q.recs[n])
         return item
 
     def get_nowait(self):
@@ -213,6 +215,9 @@ cdef class _Verbs(_Members):
         if item.run >= q.runs_top or q.runs[item.run].serial != item.serial:
             return
         run = &q.runs[item.run]
+        i = coming(q)   # its record is here by now; get will touch its string
+        if i != NONE:
+            fq_prefetch(q.recs[i].key)
         now = self.now()
         i, slot, prio, dirty, orphan, due = run.rec, run.cluster, run.prio, run.dirty, run.orphan, run.due
         r = &q.recs[i]

@@ -193,6 +193,7 @@ async def test_many_producers_and_workers_lose_nothing() -> None:
         queue.set_cap(f"c{i}", 2)
     seen: dict[str, int] = {}
     running: set[str] = set()
+    finished, total = asyncio.Event(), 4 * 200 + 4 * 67
 
     async def work(index: int) -> None:
         while True:
@@ -209,6 +210,8 @@ async def test_many_producers_and_workers_lose_nothing() -> None:
                 running.discard(f"{item.cluster}:{item.key}")
                 seen[item.key] = seen.get(item.key, 0) + 1
                 queue.done(item)
+            if len(seen) == total:
+                finished.set()
 
     async def produce(index: int) -> None:
         for i in range(200):
@@ -219,8 +222,7 @@ async def test_many_producers_and_workers_lose_nothing() -> None:
 
     workers = [asyncio.create_task(work(i)) for i in range(9)]
     await asyncio.gather(*(produce(i) for i in range(4)))
-    while len(queue) or any(s.delayed for s in queue.stats()):
-        await asyncio.sleep(0.001)
+    await finished.wait()
     await queue.drain()
     await asyncio.gather(*workers)
-    assert len(seen) == 4 * 200 + 4 * 67 and set(seen.values()) == {1}
+    assert len(seen) == total and set(seen.values()) == {1}

@@ -1,0 +1,135 @@
+"""Fair queue: ns of one add + get + done from Python at a constant backlog, against a plain FIFO.
+
+Method: an idle key is added, the next item is taken and finished and becomes the idle key that is added
+again much later, so records, table slots and strings are cold as in real use. The fair queue and a FIFO on
+the same records (`plain_fifo.pyx`, compiled here) are alive at once and take turns, chunk by chunk; medians.
+Clock and charging are on in both; times are CPU time. Keys "namespace-NNN/deployment-NNNNNNN", 1,000 namespaces, shuffled.
+
+    python benchmarks/bench_queue.py [--short]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from report import line, note
+
+from _fastpath.fair_queue import FairQueue
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "benchmarks"
+SETUP = """
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+setup(script_args=["-q", "build_ext", "--build-lib", {lib!r}, "--build-temp", {lib!r}], ext_modules=cythonize(
+    [Extension("plain_fifo", ["benchmarks/plain_fifo.pyx"], include_dirs=["_fastpath"],
+               extra_compile_args=["-O3", "-w"])],
+    build_dir={lib!r}, include_path=["_fastpath"], quiet=True,
+    compiler_directives={{"language_level": 3, "boundscheck": False, "wraparound": False, "cdivision": True}}))
+"""
+
+
+def plain_fifo() -> Any:
+    """The FIFO's class, built when it is missing or older than its sources."""
+    code = SETUP.format(lib=str(BUILD))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, env={**os.environ, "CFLAGS": "-w"})
+    sys.path.insert(0, str(BUILD))
+    import plain_fifo
+
+    return plain_fifo.Fifo
+
+
+class Load:
+    """One queue at a constant backlog."""
+
+    def __init__(self, queue: Any, keys: list[tuple[str, str]], waiting: int) -> None:
+        self.queue, self.idle, self.at = queue, keys[waiting:], 0
+        for cluster, key in keys[:waiting]:
+            queue.add(cluster, key)
+
+    def run(self, cycles: int) -> float:
+        """Nanoseconds of CPU per cycle: a busy machine disturbs those less than the clock on the wall."""
+        add, get, done, idle, at = self.queue.add, self.queue.get_nowait, self.queue.done, self.idle, self.at
+        began = time.thread_time()
+        for _ in range(cycles):
+            cluster, key = idle[at]
+            add(cluster, key)
+            item = get()
+            idle[at] = (item.cluster, item.key)
+            done(item)
+            at += 1
+            if at == len(idle):
+                at = 0
+        self.at = at
+        return (time.thread_time() - began) / cycles * 1e9
+
+
+def shape(clusters: int, waiting: int, spare: int) -> list[tuple[str, str]]:
+    rng = random.Random(1)
+    keys = [
+        (f"cluster-{rng.randrange(clusters):05}", f"namespace-{rng.randrange(1000):03}/deployment-{i:07}")
+        for i in range(waiting + spare)
+    ]
+    rng.shuffle(keys)
+    return keys
+
+
+def measure(fifo: Any, clusters: int, waiting: int, spare: int, rounds: int) -> tuple[float, float, float]:
+    """(fair ns, plain ns, the fair queue's own bytes per waiting key)."""
+    keys = shape(clusters, waiting, spare)
+    fair, plain = FairQueue(workers=64), fifo()
+    for cluster in sorted({c for c, _ in keys}):
+        fair.engage(cluster)
+        plain.engage(cluster)
+    loads = [Load(fair, keys, waiting), Load(plain, list(keys), waiting)]
+    size = fair.__sizeof__() / waiting
+    cycles = max(2000, min(50_000, spare))
+    times: list[list[float]] = [[], []]
+    for load in loads:
+        load.run(cycles)
+    for _ in range(rounds):
+        for load, spent in zip(loads, times, strict=True):
+            spent.append(load.run(cycles))
+    return statistics.median(times[0]), statistics.median(times[1]), size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--short", action="store_true", help="no more than 10,000 waiting")
+    short = parser.parse_args().short
+    fifo = plain_fifo()
+    shapes = [
+        ("hot", 100, 500, 500, None, None),
+        ("10k", 1, 10_000, 90_000, None, None),
+        ("10k", 100, 10_000, 90_000, 600.0, None),
+        ("10k", 10_000, 10_000, 90_000, None, None),
+    ]
+    if not short:
+        shapes += [
+            ("1M", 100, 1_000_000, 100_000, 1000.0, 70.0),
+            ("1M", 10_000, 1_000_000, 100_000, None, None),
+        ]
+    for name, clusters, waiting, spare, goal, room in shapes:
+        fair, plain, size = measure(fifo, clusters, waiting, spare, 3 if short else 9)
+        title = f"queue cycle, {clusters} clusters, {name} waiting"
+        if goal is None:
+            note(title, fair, "ns")
+        else:
+            line(title, fair, "ns", goal, at_least=False)
+        if clusters == 100:
+            line(f"{title}, against a plain FIFO of {plain:.0f} ns", fair / plain, "x", 1.5, at_least=False)
+        if room is not None:
+            line(f"{title}, memory per key beside its string", size, "bytes", room, at_least=False)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
