@@ -87,9 +87,13 @@ class FakeMember:
             self.objects[key] = obj
         self.history[self.version] = dict(self.objects)
         self.events.append((self.version, type_, obj))
+        self.nudge()
+        return obj
+
+    def nudge(self) -> None:
+        """Watches look again."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
-        return obj
 
     def at(self, version: int) -> dict[str, Object]:
         return self.history[max(v for v in self.history if v <= version)]

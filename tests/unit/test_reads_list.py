@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-
 from reads_fake import Fleet, fleet_of, pod, status
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -131,7 +130,7 @@ async def test_unreachable_member_is_left_out_with_gap_and_warning(fleet: Fleet)
 async def test_left_out_by_the_clock_has_a_gap_too(fleet: Fleet) -> None:
     fleet.write("east", pod("a"))
     fleet.clock.left_out = ["west"]
-    code, body = await fleet.get("/api/v1/pods")
+    code, _body = await fleet.get("/api/v1/pods")
     assert code == 200 and fleet.clock.gaps and fleet.clock.gaps[0][0] == "west"
 
 
@@ -155,7 +154,7 @@ async def test_compacted_member_lists_anew_first(fleet: Fleet) -> None:
     fleet.write("east", pod("a"))
     fleet.members["west"].fail = lambda: status(410, "Expired")
     fleet.clock.on_refresh = lambda: setattr(fleet.members["west"], "fail", None)
-    code, body = await fleet.get("/api/v1/pods")
+    code, _body = await fleet.get("/api/v1/pods")
     assert code == 200 and fleet.clock.refreshed == ["west"] and not fleet.clock.gaps
 
 
@@ -199,8 +198,8 @@ async def test_pages_inside_of_one_namespace(fleet: Fleet) -> None:
     for i in range(9):
         fleet.write("west" if i % 2 else "east", pod(f"p{i}", ns="one"))
         fleet.write("west" if i % 2 else "east", pod(f"p{i}", ns="two"))
-    code, body = await fleet.get("/api/v1/namespaces/one/pods?limit=5")
-    code, rest = await fleet.get(f"/api/v1/namespaces/one/pods?limit=5&continue={body['metadata']['continue']}")
+    _code, body = await fleet.get("/api/v1/namespaces/one/pods?limit=5")
+    _code, rest = await fleet.get(f"/api/v1/namespaces/one/pods?limit=5&continue={body['metadata']['continue']}")
     assert names(body) + names(rest) == [f"one/p{i}" for i in range(9)]
 
 
@@ -218,7 +217,7 @@ async def test_pages_are_of_one_version_whatever_happens_between(fleet: Fleet) -
 async def test_no_remaining_count_with_a_selector(fleet: Fleet) -> None:
     for i in range(6):
         fleet.write("east", pod(f"p{i}", app="web"))
-    code, body = await fleet.get("/api/v1/pods?limit=2&labelSelector=app%3Dweb")
+    _code, body = await fleet.get("/api/v1/pods?limit=2&labelSelector=app%3Dweb")
     assert body["metadata"]["continue"] and "remainingItemCount" not in body["metadata"]
 
 
@@ -254,7 +253,7 @@ async def test_another_incarnation_expires_the_walk(fleet: Fleet) -> None:
         fleet.write("east", pod(f"p{i}"))
     code, body = await fleet.get("/api/v1/pods?limit=3")
     fleet.clock.members["east"].position = Position("east-uid/1", 300, 299)
-    code, gone = await fleet.get(f"/api/v1/pods?limit=3&continue={body['metadata']['continue']}")
+    code, _gone = await fleet.get(f"/api/v1/pods?limit=3&continue={body['metadata']['continue']}")
     assert code == 410
 
 
@@ -279,7 +278,7 @@ async def test_table_has_one_set_of_columns_and_the_cluster_behind_the_name(flee
     fleet.members["west"].columns = ["Ready", "Name", "Extra"]
     fleet.write("east", pod("a"))
     fleet.write("west", pod("b"))
-    code, body = await fleet.get("/api/v1/pods", Accept=TABLE)
+    _code, body = await fleet.get("/api/v1/pods", Accept=TABLE)
     assert body["kind"] == "Table" and body["metadata"]["resourceVersion"] == str(fleet.clock.head)
     assert [c["name"] for c in body["columnDefinitions"]] == ["Name", "Cluster", "Ready", "Extra"]
     assert [row["cells"] for row in body["rows"]] == [["a", "east", "1/1", None], ["b", "west", "1/1", "?"]]
@@ -292,7 +291,7 @@ async def test_table_has_one_set_of_columns_and_the_cluster_behind_the_name(flee
 @pytest.mark.parametrize("include", ["None", "Metadata", "Object"])
 async def test_table_objects_as_asked(fleet: Fleet, include: str) -> None:
     fleet.write("east", pod("a"))
-    code, body = await fleet.get(f"/api/v1/pods?includeObject={include}", Accept=TABLE)
+    _code, body = await fleet.get(f"/api/v1/pods?includeObject={include}", Accept=TABLE)
     obj = body["rows"][0]["object"]
     assert (obj is None) == (include == "None")
     assert obj is None or ("spec" in obj) == (include == "Object")
@@ -300,7 +299,7 @@ async def test_table_objects_as_asked(fleet: Fleet, include: str) -> None:
 
 async def test_partial_list(fleet: Fleet) -> None:
     fleet.write("east", pod("a"))
-    code, body = await fleet.get("/api/v1/pods", Accept=PARTIAL)
+    _code, body = await fleet.get("/api/v1/pods", Accept=PARTIAL)
     assert body["kind"] == "PartialObjectMetadataList" and body["apiVersion"] == "meta.k8s.io/v1"
     assert body["items"][0]["kind"] == "PartialObjectMetadata" and "spec" not in body["items"][0]
 
@@ -308,7 +307,7 @@ async def test_partial_list(fleet: Fleet) -> None:
 async def test_pretty_is_the_same_value_indented(fleet: Fleet) -> None:
     fleet.write("east", pod("a"))
     fleet.write("west", pod("b"))
-    code, plain = await fleet.get("/api/v1/pods")
+    _code, plain = await fleet.get("/api/v1/pods")
     async with fleet.http.get("/api/v1/pods?pretty=true") as answer:
         text = await answer.text()
     assert json.loads(text) == plain and '\n  "items": [\n    {\n      "metadata"' in text
@@ -350,7 +349,7 @@ async def test_owners_are_mapped_also_when_the_member_must_be_asked(fleet: Fleet
     fleet.owners.slow["m1"] = "h1"
     fleet.write("east", owned)
     for _ in range(2):
-        code, body = await fleet.get("/api/v1/pods")
+        _code, body = await fleet.get("/api/v1/pods")
         assert body["items"][0]["metadata"]["ownerReferences"][0]["uid"] == "h1"
     assert fleet.owners.resolved == 1
 

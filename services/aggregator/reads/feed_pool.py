@@ -66,17 +66,19 @@ class FeedPool:
         self, feed: PayloadFeed, user: User, clock: ResourceClock, aggregated: Aggregated, served: str,
         form: Negotiated, include: str,
     ) -> PayloadFeed:  # fmt: skip
-        """A shared feed instead of a private one, once it covers the watcher; else `feed` itself."""
-        if not feed.private:
-            return feed
-        shared = self._shared.get(self._key(clock, aggregated, served, form, include))
-        alive = shared is not None and not shared.closed
-        if alive and not shared.covers(user.position):  # type: ignore[union-attr]
-            return feed
-        if not alive and clock.head - user.position > NEAR:
-            return feed
+        """A feed that covers the watcher, a shared one if any does; `feed` itself where nothing is better."""
+        if feed.covers(user.position):
+            if not feed.private:
+                return feed
+            shared = self._shared.get(self._key(clock, aggregated, served, form, include))
+            if shared is None or shared.closed:
+                if clock.head - user.position > NEAR:
+                    return feed
+            elif not shared.covers(user.position):
+                return feed
         other = await self.acquire(user, clock, aggregated, served, form, include)
-        self.release(feed, user)
+        if other is not feed:
+            self.release(feed, user)
         return other
 
     def release(self, feed: PayloadFeed, user: User) -> None:
@@ -98,13 +100,16 @@ class FeedPool:
         await feed.close()
 
     async def _vector(self, clock: ResourceClock, position: int) -> Mapping[str, Position]:
-        """The members' positions at a version; those of now where history does not say."""
-        if position < clock.head:
+        """The members' positions at a version or just before; those of now where history does not say."""
+        # A version between two events of one member version has no vector: the revision before it may have.
+        for version in (position, (position & ~127) - 1):
+            if version >= clock.head:
+                break
             try:
-                return (await clock.vector_at(position)).members
+                return (await clock.vector_at(version)).members
             except StatusError as error:
                 # Inside of a diff: what is missing is asked for one by one.
-                log.info("no vector at %d: %s", position, error.message)
+                log.info("no vector at %d: %s", version, error.message)
         return {name: member.position for name, member in clock.members.items() if member.position is not None}
 
     def _open(

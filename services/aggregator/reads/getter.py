@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from _fastpath.splice import Meta, SpliceError, list_items, scan, table_row_object
+from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import ReadOptions
@@ -91,7 +92,7 @@ class Getter:
 
     async def _find(
         self, call: Call, aggregated: Aggregated, clock: ResourceClock, form: Negotiated, include: str,
-        sub: str, barrier: asyncio.Future[object] | None,
+        sub: str, barrier: asyncio.Future[Snapshot] | None,
     ) -> tuple[Found, Row | None]:  # fmt: skip
         namespace, name = call.info.namespace, call.info.name
         for _ in range(ROUTES):

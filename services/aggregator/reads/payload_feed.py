@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEEP = 8 * 1024 * 1024  # bytes kept of payloads that every present watcher may have used already
-HARD = 64 * 1024 * 1024  # bytes above which payloads go even if the log has not named them yet
+SLACK = 1024 * 1024  # bytes beyond it after which payloads are dropped: not at every event
+HARD = 32 * 1024 * 1024  # bytes above which payloads go even if a slow watcher, or the log, did not use them yet
 PRIVATE = 2 * 1024 * 1024  # bytes per member that a private feed reads ahead of its watcher
 FETCHES = 16  # single objects asked for at once
 FETCH_TIMEOUT = 2.0
@@ -111,22 +112,23 @@ class PayloadFeed:
             if marker is not None and marker.version == version and marker.fleet <= self._low():
                 return False
         self._size += 2 * len(payload.raw)  # its frames are about as long
-        self._order.append(payload)
-        if not self.private and self._size > KEEP:
-            self._evict()
+        if not self.private:
+            self._order.append(payload)
+            if self._size > KEEP + SLACK:
+                self._evict()
         return True
 
     def _low(self) -> int:
         return min((user.position for user in self.users), default=self.clock.head)
 
     def _evict(self) -> None:
+        low = self._low()
         while self._order and self._size > KEEP:
             payload = self._order[0]
             fleet = self._fleet_of(payload)
-            if fleet is None and self._size < HARD:
+            if fleet is None or (fleet > low and self._size < HARD):
                 return
-            if fleet is not None:
-                self.covers_from = max(self.covers_from, fleet)
+            self.covers_from = max(self.covers_from, fleet)
             self._order.popleft()
             self._forget(payload)
 
@@ -148,10 +150,20 @@ class PayloadFeed:
         payload.stream.drop(payload)
 
     def _pause(self, stream: MemberStream) -> asyncio.Future[None] | None:
-        if not self.private or stream.size <= PRIVATE:
+        loop = asyncio.get_running_loop()
+        if not self.private:
+            if self._size <= HARD:
+                return None
+            self._evict()
+            if self._size <= HARD:
+                return None
+            # The log is behind: nothing that it will name may go, so members are read no further for a moment.
+            late: asyncio.Future[None] = loop.create_future()
+            loop.call_later(0.05, _release, late)
+            return late
+        if stream.size <= PRIVATE:
             return None
-        future = asyncio.get_running_loop().create_future()
-        self._paused[stream.cluster] = future
+        future = self._paused[stream.cluster] = loop.create_future()
         return future
 
     def consumed(self, marker: Marker) -> None:
@@ -183,8 +195,9 @@ class PayloadFeed:
     async def wait(self, marker: Marker, seconds: float) -> Payload | None:
         """Wait for the member's watch to bring it; None when it did not, or cannot."""
         stream = self.stream(marker.cluster, marker.incarnation)
-        if stream is None:
-            return None
+        found = self.find(marker)
+        if stream is None or found is not None:
+            return found
         future = stream.wait((marker.namespace, marker.name, marker.version))
         await asyncio.wait((future,), timeout=seconds)
         return self.find(marker)
@@ -222,7 +235,8 @@ class PayloadFeed:
         if payload.key[2] != marker.version or payload.meta.uid != marker.uid:
             return None
         self._size += 2 * len(payload.raw)
-        self._order.append(payload)
+        if not self.private:
+            self._order.append(payload)
         stream.put(payload)
         return payload
 
@@ -275,3 +289,8 @@ class PayloadFeed:
                 paused.set_result(None)
         await asyncio.gather(*(stream.close() for stream in streams))
         self._order.clear()
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

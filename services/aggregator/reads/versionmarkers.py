@@ -35,6 +35,8 @@ STEP = 500  # objects per write; the loop serves others between
 WAIT = 10.0
 
 Object = dict[str, Any]
+Objects = list[Object]
+Clocks = list["ResourceClock"]
 
 
 class VersionMarkers:
@@ -79,7 +81,7 @@ class VersionMarkers:
         return await self._send(call, form, options, metadata, [obj for _, obj in rows])
 
     async def _send(
-        self, call: Call, form: Negotiated, options: ReadOptions, metadata: Object, objects: list[Object]
+        self, call: Call, form: Negotiated, options: ReadOptions, metadata: Object, objects: Objects
     ) -> web.StreamResponse:
         head, field = table.list_head(form, metadata)
         text = msgspec.json.encode(head)
@@ -146,7 +148,7 @@ class VersionMarkers:
         if options.bookmarks:
             await response.write(table.bookmark(form, await self._bound(list(cursors))))
 
-    async def _bound(self, clocks: list[ResourceClock]) -> int:
+    async def _bound(self, clocks: Clocks) -> int:
         """Up to here no resource's log can get anything new: versions of all of them are one sequence."""
         snapshots = await asyncio.gather(*(clock.snapshot(linearizable=True) for clock in clocks))
         return min((one.version for one in snapshots), default=0)

@@ -155,12 +155,12 @@ class WatchSession:
         return watcher
 
     async def _switch(self, watcher: Watcher) -> None:
+        """Change to feeds that cover the watcher; from private ones to shared ones when they do."""
         feeds = watcher.feeds
         assert feeds is not None
         args = (watcher, self.clock, self._aggregated, self._served)
-        if feeds.shown.private or feeds.shown.closed:
-            feeds.shown = await self._pool.better(feeds.shown, *args, self._form, self._include)
-        if feeds.fields is not None and feeds.fields.private:
+        feeds.shown = await self._pool.better(feeds.shown, *args, self._form, self._include)
+        if feeds.fields is not None:
             feeds.fields = await self._pool.better(feeds.fields, *args, json_form(), "")
 
     # The present state first.

@@ -16,7 +16,7 @@ from services.aggregator.reads.judge import Judge, Type
 from services.aggregator.reads.member_stream import Payload
 from services.aggregator.reads.payload_feed import PayloadFeed
 from services.aggregator.reads.presenter import Presenter
-from services.aggregator.reads.query import ReadOptions, too_old
+from services.aggregator.reads.query import ReadOptions
 from services.aggregator.types import Aggregated
 from services.common.errors import StatusError
 
@@ -140,7 +140,7 @@ class Watcher:
         judge = self._judge
         values = None
         if judge.on_payload and judge.needs_payload(entry):
-            judged = await self._payload(entry, feeds.fields or feeds.shown)
+            judged = await self._payload(entry, feeds, fields=True)
             if judged is None:
                 judge.skipped(entry)
                 return b""
@@ -149,7 +149,7 @@ class Watcher:
         if type_ is None:
             judge.sent(entry, None)
             return b""
-        payload = await self._payload(entry, feeds.shown)
+        payload = await self._payload(entry, feeds)
         if payload is None:
             if type_ == "DELETED":
                 judge.sent(entry, type_)
@@ -209,24 +209,25 @@ class Watcher:
         newest = self._clock.marker(entry.cluster, entry.namespace, entry.name)
         return newest is None or newest.fleet > entry.fleet
 
-    async def _payload(self, entry: Marker, feed: PayloadFeed) -> Payload | None:
+    async def _payload(self, entry: Marker, feeds: Feeds, *, fields: bool = False) -> Payload | None:
         """The entry's payload; None when it cannot be had and a later entry makes up for it."""
-        payload = feed.find(entry)
-        if payload is not None or (entry.type == "DELETED" and entry.kind in NO_EVENT):
-            return payload
+        await self._flush()  # what was made so far does not wait with this one
         until = time.monotonic() + PATIENCE
-        tried = 0.0
-        while not feed.given_up(entry) and not feed.closed:
+        silent = entry.type == "DELETED" and entry.kind in NO_EVENT
+        while True:
+            if self.switch is not None and not all(feed.covers(self.position) for feed in feeds.all()):
+                # The shared feed went on without us: another is opened where we stand.
+                await self.switch()
+            feed = (feeds.fields if fields else None) or feeds.shown
+            payload = feed.find(entry)
+            if payload is not None or silent or feed.closed or feed.given_up(entry):
+                return payload
             left = until - time.monotonic()
             if left > 0 and feed.may_come(entry):
-                await self._flush()
-                payload = await feed.wait(entry, left)
-                if payload is not None:
-                    return payload
+                await feed.wait(entry, left)
                 continue
-            payload = feed.find(entry)
-            if payload is not None or entry.type == "DELETED" or self._superseded(entry):
-                return payload
+            if entry.type == "DELETED" or self._superseded(entry):
+                return None
             try:
                 return await feed.fetch(entry)
             except StatusError as error:
@@ -234,11 +235,4 @@ class Watcher:
                     log.info("%s: %s/%s: %s", entry.cluster, entry.namespace, entry.name, error.message)
                     await feed.give_up(entry)
                     return None
-                tried = min(0.2, tried + 0.05)
-                await asyncio.sleep(tried)
-        return feed.find(entry)
-
-
-def expired_at(clock: ResourceClock, position: int) -> StatusError:
-    """410 for a watch that would begin before the window."""
-    return too_old(position, clock.floor)
+                await asyncio.sleep(0.1)
