@@ -182,7 +182,8 @@ class FleetWatcher:
         named: set[str] | None = set()
         try:
             while True:
-                event = await asyncio.wait_for(call.read(), SILENCE)
+                async with asyncio.timeout(SILENCE):
+                    event = await call.read()
                 if event is grpc.aio.EOF:
                     return
                 if self.last_error:

@@ -169,7 +169,8 @@ async def abort_status(context: grpc.aio.ServicerContext, error: StatusError) ->
 async def wait_ready(chan: grpc.aio.Channel, limit: float) -> bool:
     """Whether `chan` connects within `limit` seconds."""
     try:
-        await asyncio.wait_for(chan.channel_ready(), limit)
+        async with asyncio.timeout(limit):
+            await chan.channel_ready()
     except TimeoutError:
         return False
     return True

@@ -132,7 +132,8 @@ class Service(Generic[C]):
         ]
         for name, step, limit in steps:
             try:
-                await asyncio.wait_for(step(), limit)
+                async with asyncio.timeout(limit):
+                    await step()
             except TimeoutError:
                 log.warning("stopping: step %r did not end in %.0f s", name, limit)
             except Exception:

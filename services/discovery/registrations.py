@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -33,12 +33,12 @@ class Registrations:
     """Owned by the event loop; changes are serialised by a lock."""
 
     def __init__(
-        self, host: KubeClient | None, state: State, save: Callable[[], None], *, durable_file: bool
+        self, host: KubeClient | None, state: State, save: Callable[[], Awaitable[bool]]
     ) -> None:
+        """`save` writes the state file now, and says whether there is one and it was written."""
         self.id = ID
         self._host = host
         self._save = save
-        self._durable_file = durable_file
         self.known: dict[str, dict[str, Any]] = dict(state.registrations)
         self.unsaved = state.unsaved
         self._loaded = host is None
@@ -85,7 +85,7 @@ class Registrations:
                 log.debug("registrations cannot be read from the host: %s", error.message)
                 await backoff.wait()
                 continue
-            self._save()
+            await self._save()
             self._changed.set()
             return
 
@@ -139,20 +139,19 @@ class Registrations:
             return True
 
     async def _keep(self, before: dict[str, dict[str, Any]]) -> None:
-        """Make a change durable before it takes effect, else undo it."""
-        if self._host is not None and self._loaded:
-            try:
-                await self._write_secret()
-                self.unsaved = False
-            except StatusError as error:
-                if not self._durable_file:
-                    self.known = before
-                    raise unavailable(f"the registration cannot be kept: {error.message}") from error
-                self.unsaved = True
-        elif self._host is not None:
-            if not self._durable_file:
-                self.known = before
-                raise unavailable("the host cannot be reached, and there is no stateFile to keep it in")
-            self.unsaved = True
-        self._save()
+        """Make a change durable before it is answered and takes effect, else undo it."""
+        reason = "there is no host and no stateFile to keep it in"
+        written = False
+        if self._host is not None:
+            reason = "the host cannot be read yet, and there is no stateFile to keep it in"
+            if self._loaded:
+                try:
+                    await self._write_secret()
+                    written = True
+                except StatusError as error:
+                    reason = error.message
+        unsaved, self.unsaved = self.unsaved, self._host is not None and not written
+        if not await self._save() and not written:
+            self.known, self.unsaved = before, unsaved
+            raise unavailable(f"the registration cannot be kept: {reason}")
         self._changed.set()

@@ -98,7 +98,8 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     ) -> AsyncIterator[Any]:
         while True:
             try:
-                await asyncio.wait_for(self._hub.changed(seen), HEARTBEAT)
+                async with asyncio.timeout(HEARTBEAT):
+                    await self._hub.changed(seen)
             except TimeoutError:
                 yield pb.WatchClustersResponse(
                     type=Kind.EVENT_TYPE_SYNCED, version=self._hub.version, resumed=True

@@ -52,7 +52,7 @@ def load(path: Path) -> State:
 
 
 def write(path: Path, state: State) -> None:
-    """Write the file as a whole or not at all."""
+    """Write the file as a whole or not at all; one writer at a time."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -70,6 +70,7 @@ class StateFile:
         self._path = Path(path).expanduser() if path else None
         self._collect = collect
         self._dirty = asyncio.Event()
+        self._writing = asyncio.Lock()
 
     @property
     def on(self) -> bool:
@@ -91,17 +92,25 @@ class StateFile:
             await asyncio.sleep(DELAY)
             await self.flush()
 
+    async def save(self) -> bool:
+        """Write now; whether there is a file and it was written."""
+        self.mark()
+        return self.on and await self.flush()
+
     async def flush(self) -> bool:
         """Write what is not written; say whether all is (a failure is tried again later)."""
-        if self._path is None or not self._dirty.is_set():
+        if self._path is None:
             return True
-        self._dirty.clear()
-        try:
-            await asyncio.to_thread(write, self._path, self._collect())
-        except OSError as error:
-            log.error("state file %s cannot be written: %s", self._path, error.strerror)
-            self._dirty.set()
-            return False
+        async with self._writing:
+            if not self._dirty.is_set():
+                return True
+            self._dirty.clear()
+            try:
+                await asyncio.to_thread(write, self._path, self._collect())
+            except OSError as error:
+                log.error("state file %s cannot be written: %s", self._path, error.strerror)
+                self._dirty.set()
+                return False
         return True
 
 

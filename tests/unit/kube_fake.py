@@ -264,7 +264,7 @@ def server_tls(cert: bytes, key: bytes, folder: Path) -> ssl.SSLContext:
     return context
 
 
-async def eventually(check: Any, limit: float = 10.0) -> None:
+async def eventually(check: Any, limit: float = 40.0) -> None:
     """Wait until `check()` holds; the assertion at the end names it."""
     end = asyncio.get_running_loop().time() + limit
     while not check():

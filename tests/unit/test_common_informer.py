@@ -37,7 +37,7 @@ async def informer(kube: KubeFake, **options: Any) -> AsyncIterator[tuple[Inform
     made = Informer(client, PODS, handler=seen, **options)
     task = asyncio.create_task(made.run())
     try:
-        await asyncio.wait_for(made.synced.wait(), 5)
+        await asyncio.wait_for(made.synced.wait(), 40)
         yield made, seen
     finally:
         task.cancel()
@@ -150,7 +150,7 @@ async def test_a_failing_handler_hides_no_other_object() -> None:
         client = await KubeClient.connect(kube.kubeconfig(), name="east")
         made = Informer(client, PODS, handler=handler)
         task = asyncio.create_task(made.run())
-        await asyncio.wait_for(made.synced.wait(), 5)
+        await asyncio.wait_for(made.synced.wait(), 40)
         assert told == ["a", "b"]
         task.cancel()
         await asyncio.wait({task})

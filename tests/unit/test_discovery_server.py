@@ -39,11 +39,15 @@ class Discovery:
 
     def __init__(self, port: int = 0) -> None:
         self.registry = Registry(Hub(), ["files", ID])
-        self.registrations = Registrations(None, State(), lambda: None, durable_file=True)
+        self.registrations = Registrations(None, State(), self.save)
+        self.durable = True
         self.grpc = GrpcServer(f"127.0.0.1:{port}")
         servicer = DiscoveryServicer(self.registry, self.registrations)
         self.grpc.add(discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server, servicer, NAME)
         self._task: asyncio.Task[None] | None = None
+
+    async def save(self) -> bool:
+        return self.durable
 
     async def start(self) -> None:
         await self.grpc.start()
@@ -108,7 +112,7 @@ async def test_no_mark_before_all_providers_have_read() -> None:
         await asyncio.sleep(0.1)
         assert not read.done()
         running.read(cluster("east"))
-        first = await asyncio.wait_for(read, 5)
+        first = await asyncio.wait_for(read, 40)
         assert first.cluster.name == "east"
         assert await take(call, 1) == [(Kind.EVENT_TYPE_SYNCED, "")]
         call.cancel()
@@ -155,6 +159,10 @@ async def test_register_and_deregister() -> None:
         listed = await stub.ListClusters(pb.ListClustersRequest())
         assert [c.name for c in listed.clusters] == ["east", "north"]
         assert (await stub.GetCluster(pb.GetClusterRequest(name="north"))).cluster.source == "registered"
+        running.durable = False
+        await expect(grpc.StatusCode.UNAVAILABLE, register("south", good), "stateFile")
+        assert "south" not in running.registrations.known
+        running.durable = True
         await expect(grpc.StatusCode.ALREADY_EXISTS, register("east", good), "belongs to files")
         await expect(grpc.StatusCode.INVALID_ARGUMENT, register("No_Label", good), "DNS label")
         for bad, text in (
@@ -221,7 +229,7 @@ async def test_fleet_watcher_keeps_members_and_clients_identical() -> None:
         kube.tokens = {"one", "two"}
         running.read(cluster("east", kube.kubeconfig(token="one")), cluster("west"))
         async with watcher(running.grpc.bound) as (fleet, listener):
-            await asyncio.wait_for(fleet.synced.wait(), 5)
+            await asyncio.wait_for(fleet.synced.wait(), 40)
             assert sorted(listener.take()) == [("engaged", "east"), ("engaged", "west")]
             east = fleet.members["east"]
             client = east.client
@@ -231,7 +239,7 @@ async def test_fleet_watcher_keeps_members_and_clients_identical() -> None:
             assert listener.take() == [("updated", "east")]
             await client.list(PODS)
             running.read(cluster("east", kube.kubeconfig(token="two")))
-            await eventually(lambda: "west" not in fleet.members)
+            await eventually(lambda: len(listener.told) == 2)
             assert sorted(listener.take()) == [("disengaged", "west"), ("updated", "east")]
             assert fleet.members["east"] is east
             assert east.client is client
@@ -245,7 +253,7 @@ async def test_fleet_watcher_survives_discovery() -> None:
     running.read(cluster("east"), cluster("west"))
     running.registry.probed("east", GOOD)
     async with watcher(running.grpc.bound) as (fleet, listener):
-        await asyncio.wait_for(fleet.synced.wait(), 5)
+        await asyncio.wait_for(fleet.synced.wait(), 40)
         listener.take()
         port = running.grpc.port
         await running.stop()

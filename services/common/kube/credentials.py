@@ -104,7 +104,8 @@ class Credentials:
         configuration = Configuration()
         try:
             # The CA and certificates stay ours: the loader would leave them in files of its own.
-            await asyncio.wait_for(loader._load_authentication(), EXEC_TIMEOUT)
+            async with asyncio.timeout(EXEC_TIMEOUT):
+                await loader._load_authentication()
             loader._set_config(configuration)
         except TimeoutError:
             raise CredentialsError("auth-provider: no answer in time") from None
@@ -182,7 +183,8 @@ async def run_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> M
     except OSError as error:
         raise CredentialsError(f"exec plugin {command}: {error.strerror}") from None
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), EXEC_TIMEOUT)
+        async with asyncio.timeout(EXEC_TIMEOUT):
+            output, _ = await process.communicate()
     except TimeoutError:
         raise CredentialsError(f"exec plugin {command}: no answer in {EXEC_TIMEOUT:.0f} s") from None
     finally:

@@ -75,7 +75,8 @@ class FolderWatcher:
         """Return after a change (settled), after `limit` seconds or when a rescan is due."""
         longest = min(self._rescan, BLIND) if self._inotify is None else self._rescan
         try:
-            await asyncio.wait_for(self._event.wait(), min(limit or longest, longest))
+            async with asyncio.timeout(min(limit or longest, longest)):
+                await self._event.wait()
             await asyncio.sleep(SETTLE)
         except TimeoutError:
             return
