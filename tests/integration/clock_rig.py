@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from services.aggregator.clock.clock import Clock, Marker, ResourceClock
 from services.aggregator.types import Aggregated
-from services.common.etcd import Etcd
+from services.common.etcd import Etcd, LeaseGone
 from services.common.fleet import FleetListener, Member
 from tests.integration.clock_member import FakeMember
 from tests.integration.etcd_server import EtcdServer
@@ -123,7 +124,8 @@ class Rig:
         if lease and self.etcd.process is not None:
             # Tests run in one living process: the next clock would wait for the lease's end.
             client = Etcd.connect([self.etcd.endpoint])
-            await client.lease_revoke(lease)
+            with contextlib.suppress(LeaseGone):  # the test ended it before
+                await client.lease_revoke(lease)
             await client.close()
         self.clock = self.task = None
 
