@@ -22,7 +22,6 @@ from services.reconciler.names import REPLICASETS
 
 Obj = dict[str, Any]
 CHECKOUT = Path(__file__).parents[2]
-TOTALS = ("replicas", "readyReplicas", "availableReplicas")
 
 
 class Rig:
@@ -118,19 +117,34 @@ class Sampler:
         assert isinstance(results[0], asyncio.CancelledError), results
 
     async def _run(self) -> None:
-        members = list(self._rig.fleet.members)
+        before: list[Obj] = []
         while True:
-            query = {"labelSelector": self._selector}
-            lists = await asyncio.gather(
-                *(self._rig.list(m, self._resource, self._namespace, **query) for m in members),
-                *(self._rig.list(m, REPLICASETS, self._namespace, **query) for m in members),
-            )
-            pods = [pod for found in lists[: len(members)] for pod in found]
-            ready = sum(1 for pod in pods if is_ready(pod))
-            self.fewest_ready = ready if self.fewest_ready is None else min(self.fewest_ready, ready)
-            asked = sum(copy["spec"]["replicas"] for found in lists[len(members) :] for copy in found)
-            self.most_replicas = max(self.most_replicas, asked)
-            self.samples += 1
+            now = await self._collect()
+            # Clusters are read one after the other: only what two readings in a row agree on was true at once.
+            if [version(obj) for obj in now] == [version(obj) for obj in before]:
+                self._judge()
+            before = now
+
+    async def _collect(self) -> list[Obj]:
+        members, query = list(self._rig.fleet.members), {"labelSelector": self._selector}
+        lists = await asyncio.gather(
+            *(self._rig.list(m, r, self._namespace, **query) for r in (self._resource, REPLICASETS) for m in members)
+        )
+        half = len(members)
+        self._pods = [pod for found in lists[:half] for pod in found]
+        self._sets = [item for found in lists[half:] for item in found]
+        return [*self._pods, *self._sets]
+
+    def _judge(self) -> None:
+        ready = sum(1 for pod in self._pods if is_ready(pod))
+        self.fewest_ready = ready if self.fewest_ready is None else min(self.fewest_ready, ready)
+        self.most_replicas = max(self.most_replicas, sum(item["spec"]["replicas"] for item in self._sets))
+        self.samples += 1
+
+
+def version(obj: Obj) -> tuple[str, str]:
+    """Which object, in which state."""
+    return obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
 
 
 def is_ready(pod: Obj) -> bool:
