@@ -114,6 +114,7 @@ class Aggregator(Service[AggregatorConfig]):
             writes=Writes(context),
             version_markers=VersionMarkers(clock, fleet_id=fleet_id, token_secret=secret),
             pages=Pages(host, placement, discovery),
+            checks=self.checks,
         )
         aggregations.on_change(clock.apply)
         self.tasks.spawn(clock.run(), "clock", root=True)

@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from services.aggregator.front.front import Front
 from services.common.kube.client import KubeClient
 from tests.kube.front_rig import Config, OneMember
 
@@ -113,8 +114,8 @@ async def raw_cluster(serve: Raw, name: str = "east") -> AsyncIterator[KubeClien
 class Served:
     """A running front (plain HTTP) and a session towards it."""
 
-    def __init__(self, port: int, session: aiohttp.ClientSession, member: OneMember) -> None:
-        self.port, self.session, self.member = port, session, member
+    def __init__(self, running: Front, port: int, session: aiohttp.ClientSession, member: OneMember) -> None:
+        self.running, self.port, self.session, self.member = running, port, session, member
 
     async def ask(
         self, method: str, path: str, *, token: str | None = "alice-token", headers: dict[str, str] | None = None,
@@ -140,6 +141,6 @@ async def front(host: KubeClient, member: OneMember, **options: Any) -> AsyncIte
     port = await running.start()
     async with aiohttp.ClientSession(auto_decompress=False) as session:
         try:
-            yield Served(port, session, member)
+            yield Served(running, port, session, member)
         finally:
             await running.stop()

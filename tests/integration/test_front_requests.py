@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -312,6 +313,48 @@ async def test_a_write_goes_on_when_its_client_leaves(host: FakeCluster) -> None
         await asyncio.sleep(0.05)
         release.set()
         await asyncio.wait_for(finished.wait(), 5)
+
+
+async def test_a_401_of_the_host_is_about_us_and_not_the_client(served: Served, host: FakeCluster) -> None:
+    async def refuse(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=401)
+
+    host.routes["/api/v1/configmaps"] = refuse
+    code, body, _ = await served.ask("GET", "/api/v1/configmaps")
+    assert code == 503 and "credentials that Reclock has" in body["message"]
+
+
+async def test_stopping_ends_watches_at_once_and_lets_writes_finish(host: FakeCluster) -> None:
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def watch(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        entered.set()
+        await asyncio.Event().wait()
+        return response
+
+    async def slow(call: object, aggregated: object) -> web.Response:
+        await release.wait()
+        return web.json_response({"written": True})
+
+    host.routes["/api/v1/configmaps"] = watch
+    member = OneMember("east", None, [PODS])
+    member.handle = slow  # type: ignore[method-assign, assignment]
+    async with cluster(host) as client:
+        async with front(client, member) as served:
+            watching = asyncio.create_task(served.ask("GET", "/api/v1/configmaps?watch=1", token="root-token"))
+            headers = {"Content-Type": "application/json"}
+            path = "/api/v1/namespaces/a/pods"
+            writing = asyncio.create_task(served.ask("POST", path, token="root-token", headers=headers, data=b"{}"))
+            await entered.wait()
+            stopping = asyncio.create_task(served.running.stop())
+            with pytest.raises(aiohttp.ClientError):
+                await watching
+            assert not stopping.done()
+            release.set()
+            assert (await writing)[1] == {"written": True}
+            await stopping
 
 
 async def test_version_is_the_hosts_with_our_mark(served: Served, host: FakeCluster) -> None:

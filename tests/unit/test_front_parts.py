@@ -151,7 +151,7 @@ def test_the_issuer_decides_whether_a_certificate_is_a_users_or_a_proxys(tmp_pat
 
     alice = both.peer(*shown(users, "alice", ["dev", "ops"]))
     assert alice is not None and alice.user is not None and alice.valid() and not alice.proxy
-    assert (alice.user.name, alice.user.groups) == ("alice", ("dev", "ops"))
+    assert (alice.user.name, alice.user.groups) == ("alice", ("dev", "ops", "system:authenticated"))
     assert alice.user.extra[0][1][0].startswith("X509SHA256=")
     proxy = both.peer(*shown(proxies, "front-proxy", []))
     assert proxy is not None and proxy.proxy and proxy.user is None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 
 from services.aggregator.front.server import FrontRequest
+from services.aggregator.front.tunnel import TUNNELS
 from services.aggregator.types import Call
 from services.common import telemetry
 
 log = logging.getLogger("reclock.audit")
 
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection", "post", "put"})
-TUNNELS = frozenset({"exec", "attach", "portforward", "proxy", "log"})
 
 
 REVIEWS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
@@ -44,6 +44,8 @@ def record(call: Call, by: str, outcome: int | str, took: float) -> None:
         fields["traceId"] = trace
     fields.update(call.audit)
     text = " ".join(f"{key}={value}" for key, value in fields.items())
-    log.info("%s", text, extra={"fields": {"audit": fields}})
+    # Leader elections renew their leases every few seconds: such lines would bury the others.
+    level = logging.DEBUG if info.resource == "leases" else logging.INFO
+    log.log(level, "%s", text, extra={"fields": {"audit": fields}})
 
 

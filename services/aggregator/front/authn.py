@@ -28,7 +28,7 @@ class Authenticator:
             if not peer.valid():
                 raise unauthorized("the client certificate has expired")
             if peer.user is not None:
-                return _authenticated(peer.user)
+                return peer.user
             remote = _remote_user(request)
             if remote is not None:
                 return _authenticated(remote)

@@ -13,6 +13,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
+from services.aggregator.front.identity import AUTHENTICATED
 from services.aggregator.types import User
 
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
@@ -65,7 +66,8 @@ class Authorities:
         if not self.client_ca or not name:
             return None
         extra = ((CREDENTIAL_ID, (f"X509SHA256={hashlib.sha256(der).hexdigest()}",)),) if der else ()
-        return Peer(User(name, groups=tuple(subject.get("organizationName", ())), extra=extra), False, not_after)
+        groups = [group for group in subject.get("organizationName", ()) if group != AUTHENTICATED]
+        return Peer(User(name, groups=(*groups, AUTHENTICATED), extra=extra), False, not_after)
 
 
 def _subject(certificate: Mapping[str, Any]) -> dict[str, list[str]]:

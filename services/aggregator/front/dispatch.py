@@ -12,12 +12,12 @@ from services.aggregator.front.documents import Documents
 from services.aggregator.front.health import Health, is_public
 from services.aggregator.front.identity import host_headers
 from services.aggregator.front.limits import check_body
-from services.aggregator.front.members import TUNNELS, Members
+from services.aggregator.front.members import Members
 from services.aggregator.front.notices import notice
 from services.aggregator.front.relay import encoded_target
 from services.aggregator.front.request_info import is_watch_prefix
 from services.aggregator.front.server import FrontRequest
-from services.aggregator.front.tunnel import path_with_query, tunnel
+from services.aggregator.front.tunnel import TUNNELS, path_with_query, tunnel
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import StatusError, method_not_allowed
 from services.common.kube.client import KubeClient

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
@@ -29,7 +30,7 @@ from services.aggregator.front.tls import ServerTls
 from services.aggregator.types import Call, User
 from services.common import telemetry
 from services.common.config import split_address
-from services.common.errors import StatusError, unauthorized
+from services.common.errors import StatusError, bad_request, method_not_allowed, unauthorized
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 from services.common.tasks import Tasks
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT = 10.0
-DRAIN = 3.0
-"""Seconds that running requests get when the front stops; watches end then and resume elsewhere."""
+DRAIN = 2.0
+"""Seconds that running requests get when the front stops; watches and tunnels end at once, and resume elsewhere."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 RELOAD_PERIOD = 60.0
 BACKLOG = 1024
 
@@ -104,6 +106,7 @@ class Front:
         self._authorizer = Authorizer(host)
         self._in_flight = InFlight(limits or Limits())
         self._tasks = Tasks("front")
+        self._streams: set[asyncio.Task[object]] = set()
         self._server: FrontServer | None = None
         self._listener: asyncio.Server | None = None
         self._dispatch = Dispatch(
@@ -144,8 +147,10 @@ class Front:
             self._listener = None
         if self._server is not None:
             self._server.pre_shutdown()
+            for stream in self._streams:
+                stream.cancel()
             await self._dispatch.drain(DRAIN)
-            await self._server.shutdown(DRAIN)
+            await self._server.shutdown(DRAIN / 2)
             self._server = None
         await self._tasks.close()
 
@@ -188,6 +193,10 @@ class Front:
 
     async def _authenticated(self, request: FrontRequest) -> web.StreamResponse:
         url = request.rel_url
+        if request.method not in METHODS:
+            raise method_not_allowed(f"method {request.method} is not served")
+        if not url.raw_path.startswith("/"):
+            raise bad_request("the request's target is no path")
         try:
             info = parse(request.method, url.raw_path, url.raw_query_string)
         except MalformedPath as error:
@@ -199,10 +208,23 @@ class Front:
             by = ANONYMOUS
         user = await impersonate(by, request.headers, self._authorizer) if wanted(request.headers) else by
         call = request.call = Call(request, info, user)
-        with self._in_flight.enter(by.name, "stream" if self._dispatch.is_stream(call) else "request"):
+        lasting = self._dispatch.is_stream(call)
+        with self._in_flight.enter(by.name, "stream" if lasting else "request"), self._ended_by_stop(lasting):
             if not audit.is_audited(call):
                 return await self._dispatch.serve(call)
             return await self._audited(call, by)
+
+    @contextmanager
+    def _ended_by_stop(self, lasting: bool) -> Iterator[None]:
+        """Let `stop` cancel the running handler if it lasts."""
+        task = asyncio.current_task() if lasting else None
+        if task is not None:
+            self._streams.add(task)
+        try:
+            yield
+        finally:
+            if task is not None:
+                self._streams.discard(task)
 
     async def _audited(self, call: Call, by: User) -> web.StreamResponse:
         started = time.monotonic()

@@ -19,7 +19,6 @@ from services.common.kube.client import KubeClient
 if TYPE_CHECKING:
     from services.aggregator.clock.clock import Clock
 
-TUNNELS = frozenset({"log", "exec", "attach", "portforward", "proxy"})
 BARRIER_TIMEOUT = 5.0
 
 

@@ -59,19 +59,27 @@ async def relay(
     query: str,
     *,
     identity: Mapping[str, str] | None = None,
+    silence: float | None = None,
 ) -> web.StreamResponse:
     """Send the request to `path` of a cluster, as `identity` (impersonation headers), and stream the answer.
 
-    Status, headers and bytes stay as they are. Raises MemberUnreachable while nothing has been sent; later the
-    connection is broken off, which is how HTTP shows an answer cut short.
+    Status, headers and bytes stay as they are. Raises MemberUnreachable while nothing has been sent, also after
+    `silence` seconds without a byte; later the connection is broken off, which is how HTTP shows an answer cut short.
     """
     headers = request_headers(request, identity)
     body = await request_body(request)
-    # No time limit of ours: watches and logs last; the cluster ends what should end.
+    # No limit on the whole: watches and logs last; the cluster ends what should end.
     async with client.stream(
-        request.method, path, query=query, body=body, headers=headers, raw=True, check=False
+        request.method, path, query=query, body=body, headers=headers, raw=True, check=False, sock_read=silence
     ) as upstream:
+        if upstream.status == 401:
+            raise own_credentials_refused(client)
         return await send_back(request, upstream)
+
+
+def own_credentials_refused(client: KubeClient) -> StatusError:
+    """A cluster's 401 is about Reclock's own credentials: the client would take it for its own."""
+    return MemberUnreachable(f"{client.label} refuses the credentials that Reclock has for it")
 
 
 async def send_back(request: FrontRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -114,8 +122,3 @@ def encoded_target(request: FrontRequest) -> tuple[str, str]:
     """Path and query as they stand in the request line (absolute-form targets reduced to their path)."""
     url = request.rel_url
     return url.raw_path, url.raw_query_string
-
-
-def gone_midway(request: FrontRequest, error: StatusError) -> StatusError | ConnectionError:
-    """What to raise for `error`: once the answer has begun only breaking it off is left."""
-    return ConnectionAbortedError(error.message) if request.started else error

@@ -16,7 +16,13 @@ from aiohttp import web
 from prometheus_client import Counter, Gauge
 
 from services.aggregator.front.pipes import pipe
-from services.aggregator.front.relay import relay, request_body, request_headers, response_headers
+from services.aggregator.front.relay import (
+    own_credentials_refused,
+    relay,
+    request_body,
+    request_headers,
+    response_headers,
+)
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.front.tokens import without_token
 from services.aggregator.front.upstream import Head, read_body, read_head
@@ -29,6 +35,10 @@ log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT = 60.0
 """Seconds for a member to answer an upgrade: its kubelet may have to start a process first."""
+
+SILENCE = 90.0
+"""Seconds after which a request that should have been answered long ago is given up (Kubernetes' limit is 60)."""
+TUNNELS = frozenset({"log", "proxy", "exec", "attach", "portforward"})
 
 OPEN = Gauge("reclock_aggregator_tunnels", "Upgraded connections that are open")
 BYTES = Counter("reclock_aggregator_tunnel_bytes_total", "Bytes through upgraded connections", ["direction"])
@@ -55,7 +65,8 @@ async def tunnel(
     if is_upgrade(request):
         return await _upgrade(request, client, path_qs, identity)
     path, _, query = path_qs.partition("?")
-    return await relay(request, client, path, query, identity=identity)
+    lasts = call.info.verb == "watch" or call.info.subresource in TUNNELS
+    return await relay(request, client, path, query, identity=identity, silence=None if lasts else SILENCE)
 
 
 def is_upgrade(request: web.BaseRequest) -> bool:
@@ -77,6 +88,8 @@ async def _upgrade(
                 writer.write(await _head(request, client, path_qs, identity, body))
                 await writer.drain()
                 head = await read_head(reader)
+            if head.status == 401:
+                raise own_credentials_refused(client)
             if head.status != 101:
                 return await _refused(request, head, reader)
         except (OSError, EOFError, TimeoutError, ValueError) as error:
