@@ -3,6 +3,7 @@
 #define RECLOCK_FAIR_QUEUE_H
 
 #include <Python.h>
+#include <assert.h> /* checks of the debug build (-UNDEBUG) */
 #include <stdint.h>
 #include <string.h>
 #include <time.h>

@@ -33,6 +33,7 @@ cdef extern from "fair_queue.h":
     void fq_prefetch(const void *p) noexcept
     bint fq_has_monotonic() noexcept
     double fq_monotonic() noexcept
+    void check "assert"(bint holds) noexcept   # nothing but in the debug build
 
 include "queue_core.pxi"
 include "queue_lanes.pxi"

@@ -8,6 +8,7 @@
 #ifndef RECLOCK_JSON_BLOCKS_H
 #define RECLOCK_JSON_BLOCKS_H
 
+#include <assert.h> /* checks of the debug build (-UNDEBUG) */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -94,6 +95,7 @@ JB_INLINE const uint8_t *jb_skip_bytes(const uint8_t *p, const uint8_t *end, jb_
             jb_masks m;                                                                                  \
             uint64_t strings, open, close;                                                               \
             int64_t closers;                                                                             \
+            assert(depth > 0);                                                                           \
             MASKS(p, &m);                                                                                \
             strings = PARITY(m.quote & ~jb_escaped(m.slash, &carry)) ^ inside;                           \
             inside = (uint64_t)((int64_t)strings >> 63);                                                 \
@@ -240,6 +242,7 @@ JB_INLINE const uint8_t *jb_quote_or_slash(const uint8_t *p, const uint8_t *end)
 /* p stands after an opening quote. Returns the closing quote, NULL when the input ends before it. */
 JB_INLINE const uint8_t *jb_string_end(const uint8_t *p, const uint8_t *end, int *has_escape) {
     for (;;) {
+        assert(p <= end);
         p = jb_quote_or_slash(p, end);
         if (p >= end) return NULL;
         if (*p == '"') return p;
@@ -344,6 +347,7 @@ JB_INLINE int jb_walk_start(jb_walk *w, const uint8_t *p, const uint8_t *end) {
 JB_INLINE int jb_walk_next(jb_walk *w) {
     const uint8_t *p = jb_space(w->p, w->end), *q;
     int has_escape = 0;
+    assert(w->p <= w->end);
     if (p >= w->end) return -1;
     if (*p == '}') {
         w->p = p;

@@ -4,6 +4,7 @@ A cluster is in the heap exactly while something of it waits, it is below its ca
 """
 
 cdef inline void place(Core *q, u32 pos, const fq_ent *e) noexcept:
+    check(pos < q.heap_len)
     q.heap[pos] = e[0]
     q.clusters[e.cluster].pos = pos
 

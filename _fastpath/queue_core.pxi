@@ -165,6 +165,7 @@ cdef inline void table_delete(Table *t, u32 hash, u32 index) noexcept:
     cdef u64 wanted = <u64>hash << 32 | (index + 1)
     cdef u32 at = hash & t.mask, hole, home
     while t.slots[at] != wanted:
+        check(t.slots[at] != 0)
         at = (at + 1) & t.mask
     hole = at
     while True:
@@ -191,6 +192,7 @@ cdef inline u32 find_key(const Core *q, u32 cluster, u32 hash, PyObject *key) no
             return NONE
         if <u32>(slot >> 32) == hash:
             r = &q.recs[<u32>slot - 1]
+            check(<u32>slot <= q.recs_top and r.state != FREE)
             if r.cluster == cluster and fq_same_key(r.key, key):
                 return <u32>slot - 1
         at = (at + 1) & q.keys.mask
@@ -226,6 +228,7 @@ cdef inline void drop_rec(Core *q, u32 i) noexcept:
     """Forget an IDLE key."""
     cdef Rec *r = &q.recs[i]
     cdef PyObject *key = r.key
+    check(r.state == IDLE and q.clusters[r.cluster].records > 0)
     table_delete(&q.keys, r.hash, i)
     q.clusters[r.cluster].records -= 1
     r.key = NULL

@@ -5,6 +5,7 @@ cdef inline bint sooner(const Delay *a, const Delay *b) noexcept:
 
 
 cdef inline void put_delay(Core *q, u32 pos, const Delay *d) noexcept:
+    check(pos < q.delays_len)
     q.delays[pos] = d[0]
     q.recs[d.rec].prev = pos
 
@@ -56,6 +57,7 @@ cdef void undelay(Core *q, u32 i) noexcept:
     """Make a DELAYED record IDLE."""
     cdef u32 pos = q.recs[i].prev
     cdef Delay last
+    check(q.recs[i].state == DELAYED and q.delays[pos].rec == i)
     q.delays_len -= 1
     if pos < q.delays_len:
         last = q.delays[q.delays_len]

@@ -163,6 +163,7 @@ cdef inline u32 take(Core *q, u32 level) noexcept:
         drop_front_lane(q, level)
         front = q.lanes[l.tail].next
     i = q.lanes[front].head
+    check(q.recs[i].state == READY and q.lanes[front].level == level)
     unlink(q, i, level, front)
     if q.lanes[front].head == NONE:
         drop_front_lane(q, level)

@@ -18,6 +18,7 @@ cdef extern from "fair_queue.h":
     bint fq_same_key(PyObject *a, PyObject *b) noexcept
     void fq_prefetch(const void *p) noexcept
     double fq_monotonic() noexcept
+    void check "assert"(bint holds) noexcept
 
 include "queue_core.pxi"
 
