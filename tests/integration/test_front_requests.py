@@ -341,20 +341,19 @@ async def test_stopping_ends_watches_at_once_and_lets_writes_finish(host: FakeCl
     host.routes["/api/v1/configmaps"] = watch
     member = OneMember("east", None, [PODS])
     member.handle = slow  # type: ignore[method-assign, assignment]
-    async with cluster(host) as client:
-        async with front(client, member) as served:
-            watching = asyncio.create_task(served.ask("GET", "/api/v1/configmaps?watch=1", token="root-token"))
-            headers = {"Content-Type": "application/json"}
-            path = "/api/v1/namespaces/a/pods"
-            writing = asyncio.create_task(served.ask("POST", path, token="root-token", headers=headers, data=b"{}"))
-            await entered.wait()
-            stopping = asyncio.create_task(served.running.stop())
-            with pytest.raises(aiohttp.ClientError):
-                await watching
-            assert not stopping.done()
-            release.set()
-            assert (await writing)[1] == {"written": True}
-            await stopping
+    async with cluster(host) as client, front(client, member) as served:
+        watching = asyncio.create_task(served.ask("GET", "/api/v1/configmaps?watch=1", token="root-token"))
+        headers = {"Content-Type": "application/json"}
+        path = "/api/v1/namespaces/a/pods"
+        writing = asyncio.create_task(served.ask("POST", path, token="root-token", headers=headers, data=b"{}"))
+        await entered.wait()
+        stopping = asyncio.create_task(served.running.stop())
+        with pytest.raises(aiohttp.ClientError):
+            await watching
+        assert not stopping.done()
+        release.set()
+        assert (await writing)[1] == {"written": True}
+        await stopping
 
 
 async def test_version_is_the_hosts_with_our_mark(served: Served, host: FakeCluster) -> None:
