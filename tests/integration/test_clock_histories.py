@@ -37,7 +37,7 @@ class Watcher:
         self.store: dict[Key, Shown] | None = None
         self.last = 0
         self.whole = True
-        """Did its list hold every member? Then each type must fit what it was sent before."""
+        """Did its list hold all that the markers had? Then each type must fit what it was sent before."""
 
     async def list(self) -> None:
         """As the reads do: fix L, ask every member Exact at its `read`, note a gap for those left out."""
@@ -49,6 +49,7 @@ class Watcher:
         assert snapshot.version >= self.last, f"I5, I6: a list at {snapshot.version} after {self.last}"
         store: dict[Key, Shown] = {}
         left = list(snapshot.left_out)
+        missing = False
         for cluster, position in snapshot.members.items():
             member = world.rig.members[cluster]
             if member.refuse or world.random.random() < world.partition:
@@ -65,7 +66,9 @@ class Watcher:
                 key = (marker.namespace, marker.name)
                 was = clock.marker_at(cluster, *key, snapshot.version)
                 if was is not None and not was.deleted and key not in bodies:
-                    return world.mismatch(cluster)
+                    if position.resume == position.read:
+                        return world.mismatch(cluster)
+                    missing = True  # a run of deletions is half in the log: the rest of it follows
             for key, one in bodies.items():
                 if (shown := clock.shown_at(*key, snapshot.version)) is None or shown.cluster != cluster:
                     if shown is None:
@@ -81,7 +84,7 @@ class Watcher:
                 await clock.open_gap(cluster)
             except StatusError:
                 return
-        self.store, self.last, self.whole = store, snapshot.version, not left
+        self.store, self.last, self.whole = store, snapshot.version, not left and not missing
 
     def watch(self, clock: ResourceClock) -> None:
         """Take what the log has behind the last version."""
