@@ -9,15 +9,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import grpc
 from aetcd import rpc as stubs
-from aetcd.rpc import kv_pb2, rpc_pb2
+from aetcd.rpc import rpc_pb2
 
 from services.common.config import TLS, ConfigError, is_loopback
+from services.common.etcd_types import (
+    DELETE,
+    PUT,
+    Compare,
+    EtcdCompacted,
+    EtcdError,
+    EtcdUnavailable,
+    Event,
+    KeyValue,
+    LeaseGone,
+    Op,
+    RangeResult,
+    TxnResult,
+    WatchBatch,
+    compare,
+    map_error,
+    op_delete,
+    op_put,
+    op_range,
+    prefix_end,
+)  # fmt: skip
+
+__all__ = [
+    "DELETE", "PUT", "Compare", "Etcd", "EtcdCompacted", "EtcdError", "EtcdUnavailable", "Event", "KeyValue",
+    "LeaseGone", "Op", "RangeResult", "TxnResult", "WatchBatch", "compare", "map_error", "op_delete", "op_put",
+    "op_range", "prefix_end",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -35,117 +61,6 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 3_000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
-
-Op = rpc_pb2.RequestOp
-Compare = rpc_pb2.Compare
-KeyValue = kv_pb2.KeyValue
-Event = kv_pb2.Event
-PUT: int = kv_pb2.Event.PUT
-DELETE: int = kv_pb2.Event.DELETE
-_RESULTS = {"=": Compare.EQUAL, "!=": Compare.NOT_EQUAL, "<": Compare.LESS, ">": Compare.GREATER}
-
-
-class EtcdError(Exception):
-    """etcd refused: the message is its own."""
-
-
-class EtcdUnavailable(EtcdError):
-    """No endpoint answered in time. A write may have happened."""
-
-
-class EtcdCompacted(EtcdError):
-    """The revision is older than what is kept; `compact_revision` is the oldest that can be watched from."""
-
-    def __init__(self, message: str, compact_revision: int = 0) -> None:
-        super().__init__(message)
-        self.compact_revision = compact_revision
-
-
-class LeaseGone(EtcdError):
-    """The lease has expired or was revoked."""
-
-
-@dataclass(frozen=True, slots=True)
-class RangeResult:
-    """Answer of `range`; `revision` is the store's when it was read."""
-
-    kvs: Sequence[Any]
-    revision: int
-    more: bool
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TxnResult:
-    """Answer of `txn`: `revision` is that of the write (or the store's, where nothing was written)."""
-
-    succeeded: bool
-    revision: int
-    responses: Sequence[Any]
-
-
-@dataclass(slots=True)
-class WatchBatch:
-    """What one revision, or several, changed; all events of a revision are in one batch.
-
-    Empty `events` is progress: everything up to `revision` has been sent. The first batch is one (the watch
-    is then established).
-    """
-
-    revision: int
-    events: list[Any] = field(default_factory=list)
-
-
-def _map(error: grpc.aio.AioRpcError, what: str) -> EtcdError:
-    """The one table from gRPC's errors to ours."""
-    text = error.details() or error.code().name
-    code = error.code()
-    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in text:
-        return EtcdCompacted(f"etcd: {what}: {text}")
-    if code is grpc.StatusCode.NOT_FOUND and "lease" in text:
-        return LeaseGone(f"etcd: {what}: {text}")
-    if code in (
-        grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED,
-        grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED,
-    ):  # fmt: skip
-        return EtcdUnavailable(f"etcd: {what}: {text}")
-    return EtcdError(f"etcd: {what}: {text}")
-
-
-def prefix_end(key: bytes) -> bytes:
-    """Return the first key after all keys that start with `key` (`\\0`, which is "all", for an empty one)."""
-    trimmed = key.rstrip(b"\xff")
-    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\x00"
-
-
-def op_put(key: bytes, value: bytes, lease: int = 0) -> Any:
-    """A put for `txn`."""
-    return Op(request_put=rpc_pb2.PutRequest(key=key, value=value, lease=lease))
-
-
-def op_delete(key: bytes, end: bytes = b"") -> Any:
-    """A delete of one key, or of [key, end), for `txn`."""
-    return Op(request_delete_range=rpc_pb2.DeleteRangeRequest(key=key, range_end=end))
-
-
-def op_range(key: bytes, end: bytes = b"", limit: int = 0, keys_only: bool = False) -> Any:
-    """A read for `txn`."""
-    return Op(request_range=rpc_pb2.RangeRequest(key=key, range_end=end, limit=limit, keys_only=keys_only))
-
-
-def compare(
-    key: bytes, target: Literal["version", "create", "mod", "value", "lease"], sign: str, value: int | bytes
-) -> Any:
-    """A condition for `txn`: `compare(key, "mod", "=", 7)`; version 0 is "does not exist"."""
-    fields: dict[str, Any] = {
-        "version": ("VERSION", "version"), "create": ("CREATE", "create_revision"),
-        "mod": ("MOD", "mod_revision"), "value": ("VALUE", "value"), "lease": ("LEASE", "lease"),
-    }  # fmt: skip
-    name, attribute = fields[target]
-    return Compare(
-        key=key, result=_RESULTS[sign], target=Compare.CompareTarget.Value(name), **{attribute: value}
-    )
-
 
 class _Endpoint:
     """One channel and its stubs."""
@@ -208,7 +123,7 @@ class Etcd:
             try:
                 return await getattr(getattr(endpoint, stub), method)(request, timeout=share)
             except grpc.aio.AioRpcError as error:
-                last = _map(error, method)
+                last = map_error(error, method)
                 last.__cause__ = error
             if not isinstance(last, EtcdUnavailable):
                 break
@@ -305,7 +220,7 @@ class Etcd:
             answer = await call.read()
         except grpc.aio.AioRpcError as error:
             self._current = (self._current + 1) % len(self._endpoints)
-            raise _map(error, "LeaseKeepAlive") from error
+            raise map_error(error, "LeaseKeepAlive") from error
         finally:
             call.cancel()
         if answer is grpc.aio.EOF:
@@ -346,7 +261,7 @@ class Etcd:
                     pending = []
         except grpc.aio.AioRpcError as error:
             self._current = (self._current + 1) % len(self._endpoints)
-            raise _map(error, "Watch") from error
+            raise map_error(error, "Watch") from error
         finally:
             call.cancel()
 

@@ -67,7 +67,7 @@ class Informer:
         accept = "application/json"
         self._list_accept = f"{accept};{META.format('List')},{accept}" if metadata_only else accept
         self._watch_accept = f"{accept};{META.format('')},{accept}" if metadata_only else accept
-        self._backoff = Backoff(initial=0.2, maximum=30.0)
+        self._backoff = Backoff(initial=0.2, maximum=10.0)
 
     def get(self, name: str, namespace: str = "") -> Object | None:
         """Return the object as last seen."""

@@ -1,0 +1,120 @@
+"""What the etcd client takes and gives: results, operations of transactions, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import grpc
+from aetcd.rpc import kv_pb2, rpc_pb2
+
+Op = rpc_pb2.RequestOp
+Compare = rpc_pb2.Compare
+KeyValue = kv_pb2.KeyValue
+Event = kv_pb2.Event
+PUT: int = kv_pb2.Event.PUT
+DELETE: int = kv_pb2.Event.DELETE
+_RESULTS = {"=": Compare.EQUAL, "!=": Compare.NOT_EQUAL, "<": Compare.LESS, ">": Compare.GREATER}
+
+
+class EtcdError(Exception):
+    """etcd refused: the message is its own."""
+
+
+class EtcdUnavailable(EtcdError):
+    """No endpoint answered in time. A write may have happened."""
+
+
+class EtcdCompacted(EtcdError):
+    """The revision is older than what is kept; `compact_revision` is the oldest that can be watched from."""
+
+    def __init__(self, message: str, compact_revision: int = 0) -> None:
+        super().__init__(message)
+        self.compact_revision = compact_revision
+
+
+class LeaseGone(EtcdError):
+    """The lease has expired or was revoked."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeResult:
+    """Answer of `range`; `revision` is the store's when it was read."""
+
+    kvs: Sequence[Any]
+    revision: int
+    more: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TxnResult:
+    """Answer of `txn`: `revision` is that of the write (or the store's, where nothing was written)."""
+
+    succeeded: bool
+    revision: int
+    responses: Sequence[Any]
+
+
+@dataclass(slots=True)
+class WatchBatch:
+    """What one revision, or several, changed; all events of a revision are in one batch.
+
+    Empty `events` is progress: everything up to `revision` has been sent. The first batch is one (the watch
+    is then established).
+    """
+
+    revision: int
+    events: list[Any] = field(default_factory=list)
+
+
+def map_error(error: grpc.aio.AioRpcError, what: str) -> EtcdError:
+    """The one table from gRPC's errors to ours."""
+    text = error.details() or error.code().name
+    code = error.code()
+    if code is grpc.StatusCode.OUT_OF_RANGE and "compacted" in text:
+        return EtcdCompacted(f"etcd: {what}: {text}")
+    if code is grpc.StatusCode.NOT_FOUND and "lease" in text:
+        return LeaseGone(f"etcd: {what}: {text}")
+    if code in (
+        grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED,
+    ):  # fmt: skip
+        return EtcdUnavailable(f"etcd: {what}: {text}")
+    return EtcdError(f"etcd: {what}: {text}")
+
+
+def prefix_end(key: bytes) -> bytes:
+    """Return the first key after all keys that start with `key` (`\\0`, which is "all", for an empty one)."""
+    trimmed = key.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else b"\x00"
+
+
+def op_put(key: bytes, value: bytes, lease: int = 0) -> Any:
+    """A put for `txn`."""
+    return Op(request_put=rpc_pb2.PutRequest(key=key, value=value, lease=lease))
+
+
+def op_delete(key: bytes, end: bytes = b"") -> Any:
+    """A delete of one key, or of [key, end), for `txn`."""
+    return Op(request_delete_range=rpc_pb2.DeleteRangeRequest(key=key, range_end=end))
+
+
+def op_range(key: bytes, end: bytes = b"", limit: int = 0, keys_only: bool = False) -> Any:
+    """A read for `txn`."""
+    return Op(request_range=rpc_pb2.RangeRequest(key=key, range_end=end, limit=limit, keys_only=keys_only))
+
+
+def compare(
+    key: bytes, target: Literal["version", "create", "mod", "value", "lease"], sign: str, value: int | bytes
+) -> Any:
+    """A condition for `txn`: `compare(key, "mod", "=", 7)`; version 0 is "does not exist"."""
+    fields: dict[str, Any] = {
+        "version": ("VERSION", "version"), "create": ("CREATE", "create_revision"),
+        "mod": ("MOD", "mod_revision"), "value": ("VALUE", "value"), "lease": ("LEASE", "lease"),
+    }  # fmt: skip
+    name, attribute = fields[target]
+    return Compare(
+        key=key, result=_RESULTS[sign], target=Compare.CompareTarget.Value(name), **{attribute: value}
+    )
