@@ -40,6 +40,8 @@ WAKE_PERIOD = 0.1
 """Seconds in which any amount of freed room wakes those that wait once."""
 
 PATROL_PERIOD = 5.0
+STEP_LIMIT = 2.0
+"""Seconds that steps in hand are given when this manager stops leading."""
 
 STEPS = Counter("reclock_scheduler_steps_total", "Steps of workloads, by how they ended", ["result"])
 SECONDS = Histogram(
@@ -205,12 +207,14 @@ class Manager(Service[SchedulerConfig]):
             self._leading = True
             await asyncio.gather(*(self._resync(cluster) for cluster in list(self._fleet.admissions)))
             for number in range(self.config.concurrency):
-                tasks.spawn(self._work(self._queue), f"worker {number}", root=True)
+                tasks.spawn(self._work(self._queue), f"worker {number}")
             self._enqueue_all()
             await asyncio.Event().wait()
         finally:
             self._leading = False
             self._queue.close()
+            # Steps in hand end by themselves; what they write late is refused by compare-and-swap.
+            await tasks.wait(STEP_LIMIT)
             await tasks.close()
 
     async def _resync(self, cluster: str) -> None:
