@@ -8,7 +8,7 @@ from services.reconciler.decide import EXCLUSIVE
 from services.reconciler.keys import Key
 from services.reconciler.member_cache import MemberCache
 from services.reconciler.names import COPIED, KIND_OF, NAMESPACE, Obj
-from services.reconciler.objects import deleting, name_of, uid, workload_name
+from services.reconciler.objects import deleting, name_of, replicas, uid, workload_name
 from services.reconciler.owned import owners_of
 from services.reconciler.workload_spec import KINDS, placed
 
@@ -119,7 +119,7 @@ class Router:
         host = self.world.host.get(kind, namespace, name)
         if host is not None:
             self._deployment_of(kind, host)
-        if drifted or kind == "replicaset":
+        if drifted or (kind == "replicaset" and not replicas(obj)):
             self.context.add(member.name, kind, namespace, name, self._priority)
         if event != "DELETED":
             return

@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 
 from _fastpath.fair_queue import FairQueue
-
 from reclock.reconciler.v1 import reconciler_pb2_grpc
 from services.common.errors import StatusError
 from services.common.fleet import FleetWatcher

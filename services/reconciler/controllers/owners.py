@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from services.common.errors import StatusError
 from services.reconciler.controllers import divisions, statuses
@@ -23,6 +24,7 @@ from services.reconciler.workload_spec import KINDS, managed_elsewhere, new_work
 
 log = logging.getLogger(__name__)
 
+Step = Callable[[Context, str, Obj], Awaitable[None]]
 DELETION_CHECK = 5.0
 """Seconds between looks at a deletion that waits; events usually come first."""
 READ_WAIT = 0.5
@@ -47,11 +49,23 @@ async def reconcile(context: Context, key: Key) -> None:
         await _ensure_workload(context, key.kind, obj)
     if key.kind in COPIED and not held(obj) and _may_run(key.kind, obj):
         await _hold(context, key, obj)
-    if key.kind == "deployment" or (key.kind == "replicaset" and not owned):
-        await divisions.reconcile(context, key.kind, obj)
-    if key.kind in COPIED:
-        await statuses.reconcile(context, key.kind, obj)
     _wake_workload(context, key, obj)
+    steps: list[Step] = [statuses.reconcile] if key.kind in COPIED else []
+    if key.kind == "deployment" or (key.kind == "replicaset" and not owned):
+        steps.append(divisions.reconcile)
+    await _each(context, key.kind, obj, steps)
+
+
+async def _each(context: Context, kind: str, obj: Obj, steps: list[Step]) -> None:
+    """Run all steps even when one has to wait; the shortest wait counts."""
+    delays = []
+    for step in steps:
+        try:
+            await step(context, kind, obj)
+        except Again as again:
+            delays.append(again.delay)
+    if delays:
+        raise Again(min(delays))
 
 
 def _may_run(kind: str, obj: Obj) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from services.common.errors import StatusError
@@ -16,6 +17,7 @@ from services.reconciler.objects import (
     finalizers,
     held,
     name_of,
+    parse_time,
     replicas,
     set_condition,
     uid,
@@ -25,7 +27,10 @@ from services.reconciler.world import CONFLICT, World
 
 ORDER = (CONFLICT, "Waiting", "Removing", "LeftBehind", "Applied")
 """Worst first: what a cluster with several copies of a workload reports."""
+MAY_RUN = ("Applied", "Removing", "LeftBehind")
 REMOVAL_CHECK = 5.0
+TELL_WITHIN = 60.0
+"""Seconds for which a placement is news."""
 
 
 async def reconcile(context: Context, key: Key) -> None:
@@ -101,6 +106,12 @@ def copies_of(world: World, workload: Obj) -> list[dict[str, str]]:
         if before is None or ORDER.index(state) < ORDER.index(before[0]):
             entries[cluster] = (state, message)
 
+    for entry in (workload.get("status") or {}).get("copies") or []:
+        # Of a member that was not read since we started, what was known before still holds.
+        member = world.members.get(entry["cluster"])
+        if (member is None or not member.synced) and entry["state"] in MAY_RUN:
+            here = entry["cluster"] in placement
+            note(entry["cluster"], "Applied" if here else "LeftBehind", entry.get("message", ""))
     for kind, obj in world.copied_objects(workload):
         grants = world.granted(kind, obj, workload)
         expected = set(grants) if kind == "replicaset" else set(placement)
@@ -108,6 +119,8 @@ def copies_of(world: World, workload: Obj) -> list[dict[str, str]]:
             if cluster in placement or cluster in expected:
                 note(cluster, report.state, report.message)
         for member in world.members.values():
+            if not member.synced and member.name in entries:
+                continue
             has = bool(member.of_host(uid(obj)))
             if has and (member.name in placement or member.name in expected):
                 note(member.name, "Applied")
@@ -167,6 +180,8 @@ def _tell(context: Context, workload: Obj, owner: Obj, copies: list[dict[str, st
             message = f"{entry['cluster']}: {entry['message']}"
             context.events.say(owner, "Conflict", message, warning=True)
     placement = placed(workload)
-    if placement:
+    since = parse_time((((workload.get("status") or {}).get("placement")) or {}).get("since"))
+    # Older ones were told by the process that ran then.
+    if placement and since is not None and (datetime.now(UTC) - since).total_seconds() < TELL_WITHIN:
         parts = [f"{cluster} ({n})" if n else cluster for cluster, n in sorted(placement.items())]
         context.events.say(owner, "Placed", f"Placed on {', '.join(parts)}")
