@@ -43,7 +43,9 @@ def make(number: int, version: int) -> Marker:
     life = f"00000000-0000-4000-8000-{number % CLUSTERS:012d}/0"
     labels = {"app": f"web-{owner:04d}", "pod-template-hash": f"{owner:010x}", "tier": "front"}
     uid = str(uuid.UUID(int=pick.getrandbits(128), version=4))
-    return Marker(f"cluster-{number % CLUSTERS}", life, f"team-{number % NAMESPACES}", name, uid, version, labels)
+    return Marker(
+        f"cluster-{number % CLUSTERS}", life, f"team-{number % NAMESPACES}", name, uid, version, labels
+    )
 
 
 def main(count: int) -> None:

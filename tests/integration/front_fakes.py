@@ -16,7 +16,12 @@ from services.common.kube.client import KubeClient
 from tests.kube.front_rig import Config, OneMember
 
 USERS = {
-    "alice-token": {"username": "alice", "uid": "u1", "groups": ["dev", "ops"], "extra": {"example.com/team": ["a", "b"]}},
+    "alice-token": {
+        "username": "alice",
+        "uid": "u1",
+        "groups": ["dev", "ops"],
+        "extra": {"example.com/team": ["a", "b"]},
+    },
     "root-token": {"username": "root", "groups": ["system:masters"]},
 }
 Raw = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
@@ -39,11 +44,15 @@ class FakeCluster:
             token = (await request.json())["spec"]["token"]
             self.tokens.append(token)
             user = USERS.get(token)
-            return web.json_response({"status": {"authenticated": bool(user), "user": user or {}}}, status=201)
+            return web.json_response(
+                {"status": {"authenticated": bool(user), "user": user or {}}}, status=201
+            )
         if request.path.endswith("/subjectaccessreviews"):
             spec = (await request.json())["spec"]
             self.reviews.append(spec)
-            return web.json_response({"status": {"allowed": self.allow(spec), "reason": "by table"}}, status=201)
+            return web.json_response(
+                {"status": {"allowed": self.allow(spec), "reason": "by table"}}, status=201
+            )
         if request.path in self.routes:
             return await self.routes[request.path](request)
         body = await request.read()

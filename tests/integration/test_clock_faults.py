@@ -133,7 +133,9 @@ async def test_an_unreachable_member_keeps_its_objects_and_a_gap_sends_them_anew
     await rig.fleet.reachable("west", True)
     await eventually(lambda: not pods.state.gaps)
     sent = client.cursor.take()
-    assert [(one.type, one.name, one.version) for one in sent] == [("MODIFIED", "b", west.objects["default", "b"].version)]
+    assert [(one.type, one.name, one.version) for one in sent] == [
+        ("MODIFIED", "b", west.objects["default", "b"].version)
+    ]
 
 
 async def test_a_member_that_leaves_and_comes_back(rig: Rig) -> None:
@@ -194,7 +196,9 @@ async def test_objects_of_one_key_on_two_members(rig: Rig) -> None:
     assert not pods.is_clash("default", "a")
 
 
-async def test_a_type_that_a_member_lacks_and_gets_and_loses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_type_that_a_member_lacks_and_gets_and_loses(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("services.aggregator.clock.feed.NO_TYPE_RETRY", 0.1)
     east, west = await rig.add("east", "west")
     west.has_type = False
@@ -242,7 +246,9 @@ async def test_etcd_is_killed_and_comes_back(rig: Rig, etcd: EtcdServer) -> None
     assert [(one.type, one.name) for one in client.entries] == [("ADDED", "b"), ("MODIFIED", "a")]
 
 
-async def test_etcd_hangs_and_what_was_sent_succeeds_late(rig: Rig, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_etcd_hangs_and_what_was_sent_succeeds_late(
+    rig: Rig, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("services.aggregator.clock.store.COMMIT_TIMEOUT", 0.3)
     (east,) = await rig.add("east")
     east.put("a")
@@ -339,7 +345,9 @@ async def test_the_store_of_another_fleet_is_refused(rig: Rig, client: Etcd) -> 
     await rig.start()
     assert rig.clock is not None
     rig.clock.context.store.fleet_id = "another"
-    with pytest.raises(StartRefused, match=r"holds the markers of fleet .*`etcdctl del --prefix /reclock/v1/"):
+    with pytest.raises(
+        StartRefused, match=r"holds the markers of fleet .*`etcdctl del --prefix /reclock/v1/"
+    ):
         assert rig.task is not None
         await rig.task
 

@@ -45,7 +45,7 @@ class Watcher:
         try:
             snapshot = await clock.snapshot(timeout=3)
         except StatusError:
-            return
+            return None
         assert snapshot.version >= self.last, f"I5, I6: a list at {snapshot.version} after {self.last}"
         store: dict[Key, Shown] = {}
         left = list(snapshot.left_out)
@@ -59,8 +59,8 @@ class Watcher:
                 try:
                     await clock.refresh(cluster, timeout=3)
                 except StatusError:
-                    return
-                return
+                    return None
+                return None
             bodies = member.at(position.read)
             for marker in clock.iter_markers():
                 key = (marker.namespace, marker.name)
@@ -83,7 +83,7 @@ class Watcher:
             try:
                 await clock.open_gap(cluster)
             except StatusError:
-                return
+                return None
         self.store, self.last, self.whole = store, snapshot.version, not left and not missing
 
     def watch(self, clock: ResourceClock) -> None:
@@ -136,7 +136,15 @@ class World:
 
     def number(self, entry: Marker) -> None:
         """I3: a number means one state, whoever asks, whenever."""
-        means = (entry.cluster, entry.incarnation, entry.namespace, entry.name, entry.uid, entry.version, entry.type)
+        means = (
+            entry.cluster,
+            entry.incarnation,
+            entry.namespace,
+            entry.name,
+            entry.uid,
+            entry.version,
+            entry.type,
+        )
         assert self.numbers.setdefault(entry.fleet, means) == means, f"I3: {entry.fleet}"
 
     def mismatch(self, cluster: str) -> None:

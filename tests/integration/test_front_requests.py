@@ -201,7 +201,9 @@ async def test_impersonation_is_authorised_and_replaces_the_user(served: Served,
 )
 async def test_bad_bodies(served: Served, method: str, media: str, body: bytes, code: int, says: str) -> None:
     path = "/api/v1/namespaces/a/pods" + ("" if method == "POST" else "/web")
-    got, status, _ = await served.ask(method, path, token="root-token", headers={"Content-Type": media}, data=body)
+    got, status, _ = await served.ask(
+        method, path, token="root-token", headers={"Content-Type": media}, data=body
+    )
     assert (got, status["kind"], status["code"]) == (code, "Status", code)
     assert says in status["message"]
 
@@ -228,7 +230,11 @@ async def test_a_chunked_body_above_the_limit_is_refused(served: Served) -> None
 )  # fmt: skip
 async def test_requests_of_no_sense(served: Served, method: str, path: str, code: int) -> None:
     got, body, _ = await served.ask(
-        method, path, token="root-token", headers={"Content-Type": "application/json"}, data=b"{}" if method == "POST" else None
+        method,
+        path,
+        token="root-token",
+        headers={"Content-Type": "application/json"},
+        data=b"{}" if method == "POST" else None,
     )
     assert (got, body["kind"], body["code"]) == (code, "Status", code)
 
@@ -279,7 +285,9 @@ async def test_creates_of_what_nobody_acts_on_come_with_a_warning(served: Served
     path = "/apis/autoscaling/v2/namespaces/a/horizontalpodautoscalers"
     code, _, answer = await served.ask("POST", path, data=b"{}")
     assert code == 200
-    assert answer.headers["Warning"].startswith('299 - "horizontalpodautoscalers: stored, but Reclock does not act')
+    assert answer.headers["Warning"].startswith(
+        '299 - "horizontalpodautoscalers: stored, but Reclock does not act'
+    )
     assert "next step" in answer.headers["Warning"]
     _, _, answer = await served.ask("GET", path)
     assert "Warning" not in answer.headers
@@ -307,7 +315,9 @@ async def test_a_write_goes_on_when_its_client_leaves(host: FakeCluster) -> None
     async with cluster(host) as client, front(client, member) as served:
         headers = {"Content-Type": "application/json"}
         path = "/api/v1/namespaces/a/pods"
-        request = asyncio.create_task(served.ask("POST", path, token="root-token", headers=headers, data=b"{}"))
+        request = asyncio.create_task(
+            served.ask("POST", path, token="root-token", headers=headers, data=b"{}")
+        )
         await entered.wait()
         request.cancel()
         await asyncio.sleep(0.05)
@@ -345,7 +355,9 @@ async def test_stopping_ends_watches_at_once_and_lets_writes_finish(host: FakeCl
         watching = asyncio.create_task(served.ask("GET", "/api/v1/configmaps?watch=1", token="root-token"))
         headers = {"Content-Type": "application/json"}
         path = "/api/v1/namespaces/a/pods"
-        writing = asyncio.create_task(served.ask("POST", path, token="root-token", headers=headers, data=b"{}"))
+        writing = asyncio.create_task(
+            served.ask("POST", path, token="root-token", headers=headers, data=b"{}")
+        )
         await entered.wait()
         stopping = asyncio.create_task(served.running.stop())
         with pytest.raises(aiohttp.ClientError):

@@ -20,11 +20,17 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: S
 async def tunnels(serve: Raw) -> AsyncIterator[Served]:
     host = FakeCluster()
     host.allow = lambda spec: True
-    async with cluster(host) as client, raw_cluster(serve) as member, front(client, OneMember("east", member, [PODS])) as up:
+    async with (
+        cluster(host) as client,
+        raw_cluster(serve) as member,
+        front(client, OneMember("east", member, [PODS])) as up,
+    ):
         yield up
 
 
-def upgrade(method: str = "POST", path: str = EXEC, protocol: str = "SPDY/3.1", *more: str, token: bool = True) -> bytes:
+def upgrade(
+    method: str = "POST", path: str = EXEC, protocol: str = "SPDY/3.1", *more: str, token: bool = True
+) -> bytes:
     lines = [f"{method} {path} HTTP/1.1", "Host: front", "Connection: Upgrade", f"Upgrade: {protocol}", *more]
     if token:
         lines.append("Authorization: Bearer alice-token")
@@ -38,7 +44,8 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("method", "protocol"), [("POST", "SPDY/3.1"), ("GET", "SPDY/3.1"), ("GET", "websocket"), ("POST", "websocket")]
+    ("method", "protocol"),
+    [("POST", "SPDY/3.1"), ("GET", "SPDY/3.1"), ("GET", "websocket"), ("POST", "websocket")],
 )
 async def test_bytes_pass_both_ways_and_each_way_ends_alone(method: str, protocol: str) -> None:
     heads: list[str] = []
@@ -51,7 +58,11 @@ async def test_bytes_pass_both_ways_and_each_way_ends_alone(method: str, protoco
 
     async with tunnels(serve) as up:
         reader, writer = await asyncio.open_connection("127.0.0.1", up.port)
-        writer.write(upgrade(method, EXEC, protocol, "X-Stream-Protocol-Version: v4.channel.k8s.io", "Sec-WebSocket-Key: k"))
+        writer.write(
+            upgrade(
+                method, EXEC, protocol, "X-Stream-Protocol-Version: v4.channel.k8s.io", "Sec-WebSocket-Key: k"
+            )
+        )
         assert await reader.readuntil(b"\r\n\r\n") == SWITCH
         assert await reader.readexactly(6) == b"\x00first"
         writer.write(bytes(range(256)) * 4096)
@@ -84,7 +95,9 @@ async def test_bytes_sent_right_behind_the_request_are_not_lost() -> None:
 async def test_a_refusal_is_relayed_as_it_is() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str) -> None:
         body = b'{"kind":"Status","code":400,"message":"container not found"}'
-        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
 
     async with tunnels(serve) as up:
@@ -176,7 +189,9 @@ async def test_logs_are_streamed_without_an_upgrade() -> None:
     more = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nline1\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nline1\r\n"
+        )
         await more.wait()
         writer.write(b"5\r\nline2\r\n0\r\n\r\n")
 
@@ -216,11 +231,18 @@ async def test_a_member_addressed_directly_is_passed_through_for_who_may() -> No
 
     host = FakeCluster()
     host.allow = lambda spec: spec["resourceAttributes"]["verb"] == "list"
-    async with cluster(host) as client, raw_cluster(serve) as member, front(client, OneMember("east", member, [PODS])) as up:
+    async with (
+        cluster(host) as client,
+        raw_cluster(serve) as member,
+        front(client, OneMember("east", member, [PODS])) as up,
+    ):
         path = "/clusters/east/api/v1/pods?limit=3"
         assert (await up.ask("GET", path))[1] == b"ok"
         code, body, _ = await up.ask("DELETE", "/clusters/east/api/v1/namespaces/a/pods/web")
-    assert code == 403 and 'cannot delete resource "clusters/proxy" in API group "reclock.dev"' in body["message"]
+    assert (
+        code == 403
+        and 'cannot delete resource "clusters/proxy" in API group "reclock.dev"' in body["message"]
+    )
     assert heads[0].startswith("GET /api/v1/pods?limit=3 HTTP/1.1\r\n")
     assert "impersonate" not in heads[0].lower() and len(heads) == 1
     assert host.reviews[0]["resourceAttributes"]["name"] == "east"
@@ -233,7 +255,10 @@ async def test_an_upgrade_to_the_host_impersonates_the_caller() -> None:
         heads.append(head)
         if "tokenreviews" in head:
             body = b'{"status":{"authenticated":true,"user":{"username":"alice","groups":["dev","ops"]}}}'
-            writer.write(b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            writer.write(
+                b"HTTP/1.1 201 Created\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+                % (len(body), body)
+            )
             return
         writer.write(SWITCH + b"host")
 

@@ -77,7 +77,11 @@ class Running:
 async def running(tmp_path: Path, **config: Any) -> AsyncIterator[Running]:
     path = tmp_path / "scheduler.yaml"
     host = {"kubeconfig": kubeconfig(tmp_path / "host.kubeconfig")}
-    path.write_text(yaml.safe_dump({"grpcAddress": "127.0.0.1:0", "discoveryAddress": "127.0.0.1:9", "host": host, **config}))
+    path.write_text(
+        yaml.safe_dump(
+            {"grpcAddress": "127.0.0.1:0", "discoveryAddress": "127.0.0.1:9", "host": host, **config}
+        )
+    )
     process = Running(await spawn("--config", str(path)))
     try:
         yield process
@@ -110,8 +114,16 @@ async def test_the_effective_configuration_is_printed() -> None:
     code, out, _ = await run("--workers", "{east: '127.0.0.1:1'}", "--admitTimeout", "3", "--print-config")
     found = yaml.safe_load(out)
     assert code == 0
-    assert (found["role"], found["admitTimeout"], found["workers"]) == ("manager", 3.0, {"east": "127.0.0.1:1"})
-    assert (found["reservationTtl"], found["workerLostTimeout"], found["podsReadyTimeout"]) == (30.0, 900.0, 300.0)
+    assert (found["role"], found["admitTimeout"], found["workers"]) == (
+        "manager",
+        3.0,
+        {"east": "127.0.0.1:1"},
+    )
+    assert (found["reservationTtl"], found["workerLostTimeout"], found["podsReadyTimeout"]) == (
+        30.0,
+        900.0,
+        300.0,
+    )
 
 
 async def ready(process: Running) -> tuple[int, str]:
@@ -129,11 +141,15 @@ async def test_a_manager_alone_says_what_is_missing_and_stops_in_order(tmp_path:
         assert "Workloads were not read from the host yet" in text
         assert "[-]discovery failed" in text
         async with grpc.aio.insecure_channel(address) as channel:
-            health = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+            health = await health_pb2_grpc.HealthStub(channel).Check(
+                health_pb2.HealthCheckRequest(), timeout=5
+            )
             assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
             stub = scheduler_pb2_grpc.PlacementServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError) as failure:
-                await stub.Explain(pb.ExplainRequest(owner=pb.OwnerRef(kind="Job", namespace="a", name="b")), timeout=5)
+                await stub.Explain(
+                    pb.ExplainRequest(owner=pb.OwnerRef(kind="Job", namespace="a", name="b")), timeout=5
+                )
             assert failure.value.code() is grpc.StatusCode.NOT_FOUND
             with pytest.raises(grpc.aio.AioRpcError) as failure:
                 await stub.PlaceObject(pb.PlaceObjectRequest(api_version="v1", kind="Pod"), timeout=5)

@@ -45,7 +45,9 @@ class Beside:
         self.server = GrpcServer(f"127.0.0.1:{port}")
         servicer = AdmissionServicer({"east": self.admission}, {"east": self.signal})
         self.server.add(
-            scheduler_pb2_grpc.add_AdmissionServiceServicer_to_server, servicer, "reclock.scheduler.v1.AdmissionService"
+            scheduler_pb2_grpc.add_AdmissionServiceServicer_to_server,
+            servicer,
+            "reclock.scheduler.v1.AdmissionService",
         )
 
 
@@ -125,7 +127,9 @@ async def test_a_clash_and_a_problem_are_refusals() -> None:
     async with worker() as beside, manager(beside.server.port) as far:
         beside.clash = "Job default/w exists there and is not from this fleet"
         assert (await far.remote.reserve(ask())).verdict.filter == "NameClash"
-        assert (await far.remote.evaluate(OwnerKey("default", "Job", "w"), [(SHAPE, 1)])).filter == "NameClash"
+        assert (
+            await far.remote.evaluate(OwnerKey("default", "Job", "w"), [(SHAPE, 1)])
+        ).filter == "NameClash"
         beside.clash, beside.problem = "", "its nodes and pods are not read yet"
         assert (await far.remote.reserve(ask())).verdict.message == beside.problem
         beside.signal.changed(False)
@@ -192,7 +196,9 @@ async def test_a_restarted_worker_waits_until_it_is_told_what_is_placed() -> Non
         ),
     ],
 )  # fmt: skip
-async def test_bad_requests_are_refused(request_: pb.ReserveRequest, code: grpc.StatusCode, text: str) -> None:
+async def test_bad_requests_are_refused(
+    request_: pb.ReserveRequest, code: grpc.StatusCode, text: str
+) -> None:
     async with worker() as beside, grpc.aio.insecure_channel(beside.server.bound) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await scheduler_pb2_grpc.AdmissionServiceStub(channel).Reserve(request_, timeout=5)

@@ -13,15 +13,21 @@ from services.aggregator.clock.state import State
 from services.aggregator.clock.work import Bookmark, DiffRun, GapRun, LeaveRun, Work
 
 BASE = 1000
-LIFE = {name: f"00000000-0000-4000-8000-{number:012d}/0" for number, name in enumerate(("east", "west", "north"))}
+LIFE = {
+    name: f"00000000-0000-4000-8000-{number:012d}/0" for number, name in enumerate(("east", "west", "north"))
+}
 
 
 def uid(number: int) -> str:
     return f"00000000-0000-4000-9000-{number:012d}"
 
 
-def event(cluster: str, name: str, number: int, version: int, *, deleted: bool = False, life: str = "") -> Marker:
-    return Marker(cluster, life or LIFE[cluster], "ns", name, uid(number), version, {"v": str(version)}, deleted=deleted)
+def event(
+    cluster: str, name: str, number: int, version: int, *, deleted: bool = False, life: str = ""
+) -> Marker:
+    return Marker(
+        cluster, life or LIFE[cluster], "ns", name, uid(number), version, {"v": str(version)}, deleted=deleted
+    )
 
 
 class Bench:
@@ -50,7 +56,9 @@ class Bench:
         assert size <= max(self.limit, 4), "etcd's limit of operations"
         keys = [(m.cluster, m.namespace, m.name) for m in batch.markers]
         assert len(set(keys)) == len(keys), "no key twice"
-        assert {m.cluster for m in batch.markers} <= set(batch.positions), "every position is written and guarded"
+        assert {m.cluster for m in batch.markers} <= set(batch.positions), (
+            "every position is written and guarded"
+        )
         if batch:
             self.state.apply(batch.change(self.state.revision + 1))
             self.batches.append(batch)
@@ -140,7 +148,9 @@ def test_a_bookmark_moves_the_position_only_above_read() -> None:
 
 def test_a_diff_of_one_transaction_sets_no_flag() -> None:
     bench = Bench("east")
-    bench.push("east", DiffRun("east", 30, LIFE["east"], [event("east", "a", 1, 12), event("east", "b", 2, 25)]))
+    bench.push(
+        "east", DiffRun("east", 30, LIFE["east"], [event("east", "a", 1, 12), event("east", "b", 2, 25)])
+    )
     batch = bench.one()
     assert batch.positions["east"] == Position(LIFE["east"], 30, 30)
     assert bench.entries() == [("ADDED", "east", "a"), ("ADDED", "east", "b")]
@@ -149,7 +159,9 @@ def test_a_diff_of_one_transaction_sets_no_flag() -> None:
 def test_a_diff_of_many_keeps_the_old_position_until_its_last() -> None:
     bench = Bench("east", limit=4)
     life = LIFE["east"][:-1] + "1"
-    bench.push("east", DiffRun("east", 30, life, [event("east", f"a{i}", i, 12 + i, life=life) for i in range(5)]))
+    bench.push(
+        "east", DiffRun("east", 30, life, [event("east", f"a{i}", i, 12 + i, life=life) for i in range(5)])
+    )
     seen = []
     while any(bench.queues.values()):
         seen.append(bench.one().positions["east"])
@@ -189,7 +201,9 @@ def test_a_diff_of_another_life_takes_everything_as_changed() -> None:
 
 def test_a_diff_waits_until_its_members_events_are_committed() -> None:
     bench = Bench("east")
-    bench.push("east", event("east", "a", 1, 12), DiffRun("east", 30, LIFE["east"], [event("east", "a", 1, 12)]))
+    bench.push(
+        "east", event("east", "a", 1, 12), DiffRun("east", 30, LIFE["east"], [event("east", "a", 1, 12)])
+    )
     assert [m.kind for m in bench.one().markers] == [0]
     bench.drain()
     assert [m.name for m in bench.state.log.entries] == ["a"], "the diff saw the committed event"
@@ -254,7 +268,10 @@ def test_a_gap_puts_every_live_object_anew_and_closes_alone() -> None:
     assert rewrite.positions["east"] == Position(LIFE["east"], 15, 14)
     assert close.gap == ("east", revision) and not close.markers and not close.positions
     assert bench.state.gaps == {}
-    assert [e for e in bench.entries() if e[1] == "east"][-2:] == [("MODIFIED", "east", "a"), ("MODIFIED", "east", "c")]
+    assert [e for e in bench.entries() if e[1] == "east"][-2:] == [
+        ("MODIFIED", "east", "a"),
+        ("MODIFIED", "east", "c"),
+    ]
 
 
 def test_what_was_numbered_after_the_gap_needs_no_rewrite() -> None:

@@ -16,7 +16,9 @@ from services.aggregator.clock.position import Position, decode_position, incarn
 
 LIFE = "6b1e0000-0000-4000-8000-000000000001/0"
 UID = "6b1e0000-0000-4000-8000-0000000000aa"
-names = st.text(st.characters(codec="ascii", min_codepoint=45, exclude_characters="/"), min_size=1, max_size=40)
+names = st.text(
+    st.characters(codec="ascii", min_codepoint=45, exclude_characters="/"), min_size=1, max_size=40
+)
 uids = st.one_of(st.uuids().map(str), names, st.just("A" * 36), st.just(str(uuid.uuid4()).upper()))
 lives = st.one_of(
     st.tuples(st.uuids().map(str), st.integers(0, 10**6)).map(lambda pair: incarnation(*pair)),
@@ -42,7 +44,19 @@ def test_a_marker_comes_back_as_it_was_put(
     one = Marker(*texts, number, labels, deleted=deleted, deleting=deleting, kind=kind)
     one.keep_since(since)
     at, back = decode_marker(one.cluster, one.namespace, one.name, one.encode(index))
-    fields = "cluster incarnation namespace name uid version since labels deleted deleting kind".split()
+    fields = [
+        "cluster",
+        "incarnation",
+        "namespace",
+        "name",
+        "uid",
+        "version",
+        "since",
+        "labels",
+        "deleted",
+        "deleting",
+        "kind",
+    ]
     assert at == index
     assert [getattr(back, field) for field in fields] == [getattr(one, field) for field in fields]
     assert back.same_state(one) and back.same_object(one)
@@ -163,7 +177,13 @@ def test_keys() -> None:
         assert parsed is not None and key.startswith(keys.prefix + parsed.kind.encode())
     parsed = keys.parse(keys.marker("g", "r", "n", "o", "c"))
     assert parsed is not None
-    assert (parsed.group, parsed.resource, parsed.namespace, parsed.name, parsed.cluster) == ("g", "r", "n", "o", "c")
+    assert (parsed.group, parsed.resource, parsed.namespace, parsed.name, parsed.cluster) == (
+        "g",
+        "r",
+        "n",
+        "o",
+        "c",
+    )
     assert keys.parse(b"/other/markers/a") is None
     assert keys.parse(keys.prefix + b"markers/too/few") is None
     assert keys.parse(keys.prefix + b"unknown/a/b") is None
