@@ -200,7 +200,7 @@ async def test_a_type_that_a_member_lacks_and_gets_and_loses(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.aggregator.clock.feed.NO_TYPE_RETRY", 0.1)
-    east, west = await rig.add("east", "west")
+    _east, west = await rig.add("east", "west")
     west.has_type = False
     pods = await rig.ready()
     assert pods.members["west"].state == "NoType" and not pods.members["west"].serves

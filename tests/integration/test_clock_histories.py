@@ -85,6 +85,7 @@ class Watcher:
             except StatusError:
                 return None
         self.store, self.last, self.whole = store, snapshot.version, not left and not missing
+        return None
 
     def watch(self, clock: ResourceClock) -> None:
         """Take what the log has behind the last version."""
