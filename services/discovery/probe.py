@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from services.common.errors import MemberUnreachable, StatusError
-from services.common.kube.client import KubeClient
+from services.common.errors import MemberUnreachable, StatusError, cut
+from services.common.kube.client import KubeClient, Response
 from services.common.kube.kubeconfig import KubeconfigError
 from services.common.kube.resource import NAMESPACES
 from services.common.tasks import Tasks
@@ -27,6 +27,8 @@ from services.discovery.record import Record
 log = logging.getLogger(__name__)
 
 SAMPLES = 5
+VERSION_EVERY = 12
+"""Every so many probes, and after a loss, the version is asked for again."""
 TIMEOUTS = 2
 """Probes in a row that must time out before a cluster that answered counts as unreachable."""
 
@@ -61,59 +63,54 @@ def unreachable(error: StatusError) -> ProbeResult:
     return ProbeResult(False, False, reason, error.message)
 
 
-async def probe(client: KubeClient, timeout: float) -> ProbeResult:
-    """Ask for /readyz, /version and the uid of kube-system, side by side, within `timeout` seconds."""
-    started = time.perf_counter()
+async def probe(client: KubeClient, timeout: float, version: str = "") -> ProbeResult:
+    """Ask for /readyz, the uid of kube-system and (where `version` is not known) /version, in `timeout` seconds.
 
-    async def readyz() -> tuple[int, str, float]:
-        answer = await client.request("GET", "/readyz", check=False, timeout=timeout)
-        return answer.status, answer.body[:2000].decode("utf-8", "replace"), time.perf_counter() - started
+    One after the other: side by side each would open a connection of its own.
+    """
+    end = time.perf_counter() + timeout
 
-    failed: StatusError | None = None
+    async def ask(path: str) -> Response:
+        return await client.request("GET", path, check=False, timeout=max(end - time.perf_counter(), 0.01))
+
     try:
-        async with asyncio.TaskGroup() as group:
-            ready = group.create_task(readyz())
-            version = group.create_task(client.request("GET", "/version", check=False, timeout=timeout))
-            system = group.create_task(
-                client.request("GET", NAMESPACES.path(None, "kube-system"), check=False, timeout=timeout)
-            )
-    except* StatusError as errors:
-        failed = _first(errors)
-    if failed is not None:
-        return unreachable(failed)
-    status, text, latency = ready.result()
-    found = version.result()
-    git = ""
-    if found.status == 200:
-        try:
-            git = str(found.json().get("gitVersion", ""))
-        except (MemberUnreachable, AttributeError):
-            return ProbeResult(False, False, "NotKubernetes", "its /version is no Kubernetes version")
-    uid, problem, message = _uid(system.result().status, system.result().body, client.label)
-    if not problem and status != 200 and status not in (401, 403):
-        checks = [line for line in text.splitlines() if line.startswith("[-]")]
-        problem, message = "NotReady", f"/readyz: HTTP {status}: {'; '.join(checks) or text[:200]}"
+        started = time.perf_counter()
+        ready = await ask("/readyz")
+        latency = time.perf_counter() - started
+        system = await ask(NAMESPACES.path(None, "kube-system"))
+        git = version or _version(await ask("/version"))
+        uid, problem, message = _uid(system, client.label)
+    except StatusError as error:
+        return unreachable(error)
+    if not problem and ready.status != 200 and ready.status not in (401, 403):
+        # Only lines of failing checks are passed on: any other body may be a proxy's page.
+        checks = [cut(line, 200) for line in ready.body.decode("utf-8", "replace").splitlines() if line[:3] == "[-]"]
+        problem, message = "NotReady", f"/readyz: HTTP {ready.status} {'; '.join(checks)}".rstrip()
     return ProbeResult(
         True, not problem, problem or "ReadyzOk", message, git, uid, max(1, int(latency * 1_000_000))
     )
 
 
-def _first(errors: BaseExceptionGroup[StatusError]) -> StatusError:
-    first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+def _version(answer: Response) -> str:
+    if answer.status != 200:
+        return ""
+    found = answer.json()
+    return str(found.get("gitVersion", "")) if isinstance(found, dict) else ""
 
 
-def _uid(status: int, body: bytes, label: str) -> tuple[str, str, str]:
-    """Return (uid, reason, message) out of the answer for kube-system."""
-    if status == 200:
+def _uid(answer: Response, label: str) -> tuple[str, str, str]:
+    """Return (uid, reason, message) out of the answer for kube-system; MemberUnreachable for a proxy's page."""
+    if answer.status == 200:
         try:
-            return str(msgspec.json.decode(body)["metadata"]["uid"]), "", ""
+            return str(msgspec.json.decode(answer.body)["metadata"]["uid"]), "", ""
         except (msgspec.DecodeError, KeyError, TypeError):
-            return "", "NotKubernetes", "its namespace kube-system is no Kubernetes object"
-    error = StatusError.from_response(status, body, what=label)
-    if status == 401:
+            raise MemberUnreachable(f"{label}: what answers there is no Kubernetes apiserver") from None
+    error = StatusError.from_response(answer.status, answer.body, what=label)
+    if isinstance(error, MemberUnreachable):
+        raise error
+    if answer.status == 401:
         return "", "Unauthorized", "it refuses the credentials (401): renew them in the kubeconfig"
-    if status == 403:
+    if answer.status == 403:
         return "", "Forbidden", "allow its user to get namespaces: kube-system tells which cluster it is"
     return "", "NoKubeSystem", f"namespace kube-system: {error.message}"
 
@@ -154,9 +151,12 @@ class Prober:
         samples: deque[int] = deque(maxlen=SAMPLES)
         timeouts = 0
         answered = False
+        version, asked = "", 0
         try:
             while True:
-                result = await self._once(client)
+                asked = (asked + 1) % VERSION_EVERY
+                result = await self._once(client, version if asked else "")
+                version = result.version
                 timeouts = timeouts + 1 if result.reason == "Timeout" and not result.reachable else 0
                 if result.reachable:
                     answered = True
@@ -170,10 +170,10 @@ class Prober:
         finally:
             await asyncio.shield(client.close())
 
-    async def _once(self, client: KubeClient) -> ProbeResult:
+    async def _once(self, client: KubeClient, version: str) -> ProbeResult:
         async with self._limit:
             started = time.perf_counter()
-            result = await probe(client, self._settings.timeout)
+            result = await probe(client, self._settings.timeout, version)
             metrics.PROBES.labels("reached" if result.reachable else "failed").observe(
                 time.perf_counter() - started
             )

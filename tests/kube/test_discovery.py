@@ -168,6 +168,16 @@ async def test_a_cluster_of_which_nothing_is_set_goes_with_its_context(rig: Rig,
     await on_host.until("get", "clusters", is_so=lambda out: "west" not in out)
 
 
+async def test_a_deleted_object_is_made_again(rig: Rig, on_host: Any) -> None:
+    await on_host.until("get", "clusters", is_so=lambda out: out.count("True") == 4)
+    before = (await on_host.json("get", "cluster", "west"))["metadata"]["uid"]
+    await on_host("delete", "cluster", "west")
+    await on_host.until("get", "clusters", is_so=lambda out: out.count("True") == 4)
+    after = await on_host.json("get", "cluster", "west")
+    assert after["metadata"]["uid"] != before
+    assert after["status"]["kubeVersion"]
+
+
 async def test_members_are_usable_and_a_lost_one_comes_back(rig: Rig, on_host: Any) -> None:
     fleet = await rig.watch()
     east = fleet.members["east"]
@@ -235,6 +245,14 @@ async def test_registered_clusters_are_kept_on_the_host(rig: Rig, on_host: Any) 
         await stub.RegisterCluster(pb.RegisterClusterRequest(name="byhand", kubeconfig=data, labels={"a": "b"}))
     await eventually(lambda: "byhand" in fleet.members and fleet.members["byhand"].ready)
     await on_host.until("get", "clusters", "-l", "a=b", is_so=lambda out: "byhand" in out)
+    # The operator's value of a label wins, now and when the registration brings others.
+    await on_host("label", "cluster", "byhand", "a=mine", "--overwrite")
+    await eventually(lambda: fleet.members["byhand"].labels == {"a": "mine"})
+    async with channel(rig.config.grpc_address) as chan:
+        again = pb.RegisterClusterRequest(name="byhand", kubeconfig=data, labels={"a": "c", "d": "e"})
+        await discovery_pb2_grpc.DiscoveryServiceStub(chan).RegisterCluster(again)
+    await on_host.until("get", "clusters", "-l", "a=mine,d=e", is_so=lambda out: "byhand" in out)
+    await eventually(lambda: fleet.members["byhand"].labels == {"a": "mine", "d": "e"})
     rig.listener.told.clear()
     await rig.stop()
     await rig.start()
