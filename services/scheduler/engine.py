@@ -194,7 +194,8 @@ class Engine:
         self.waiting.add(workload.key)
         # The object may have been written while members were asked (its nominations).
         workload = self._current(workload)
-        status = writing.refused(workload, reason, message, verdicts or {}, self.clock.now())
+        policy = None if workload.invalid else self.policy_for(workload).name
+        status = writing.refused(workload, policy, reason, message, verdicts or {}, self.clock.now())
         if status is not None and self._worth_saying(workload, reason, verdicts or {}):
             await self.store.patch_status(workload, status)
             self._observe(workload, reason, message, False)

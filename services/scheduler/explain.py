@@ -34,6 +34,9 @@ def find(engine: Engine, namespace: str, kind: str, name: str) -> Workload | Non
             return workload
         if workload.owner.kind == wanted and workload.owner.name == name:
             return workload
+    if wanted == "ReplicaSet" and "-" in name:
+        # A Deployment's ReplicaSets are placed with it.
+        return find(engine, namespace, "Deployment", name.rpartition("-")[0])
     return None
 
 

@@ -40,6 +40,7 @@ WAKE_PERIOD = 0.1
 """Seconds in which any amount of freed room wakes those that wait once."""
 
 PATROL_PERIOD = 5.0
+MEMBERS_GRACE = 15.0
 STEP_LIMIT = 2.0
 """Seconds that steps in hand are given when this manager stops leading."""
 
@@ -66,6 +67,7 @@ class Manager(Service[SchedulerConfig]):
         self._policies: dict[str, Policy] = {}
         self._hub = WatchHub()
         self._leading = False
+        self._synced_at = 0.0
         self._wake = asyncio.Event()
         self._backoffs: dict[Key, Backoff] = {}
 
@@ -114,7 +116,15 @@ class Manager(Service[SchedulerConfig]):
         self.checks["workloads"] = lambda: informed(self._store.informer, "Workloads")
         self.checks["policies"] = lambda: informed(self._policy_informer, "PlacementPolicies")
         self.checks["discovery"] = self._watcher.check
-        self.checks["members"] = self._members.unready
+        self.checks["members"] = self._members_missing
+
+    def _members_missing(self) -> str | None:
+        """Members are waited for a while only: a manager must start when all of them are away, too."""
+        if not self._watcher.synced.is_set():
+            return None
+        now = self._clock.monotonic()
+        self._synced_at = self._synced_at or now
+        return self._members.unready() if now < self._synced_at + MEMBERS_GRACE else None
 
     def _serve(self) -> None:
         self.grpc.add(
@@ -134,9 +144,9 @@ class Manager(Service[SchedulerConfig]):
         priority, created = age_order(workload)
         self._queue.add(workload.key, (priority, created.timestamp()))
 
-    def _workload_changed(self, key: Key) -> None:
+    def _workload_changed(self, key: Key, echo: bool) -> None:
         self._hub.changed(key)
-        if not self._leading:
+        if echo or not self._leading:
             return
         workload = self._store.get(key)
         if workload is None:

@@ -13,7 +13,8 @@ from services.scheduler.workload import WORKLOADS, Key, Workload, parse
 
 log = logging.getLogger(__name__)
 
-Changed = Callable[[Key], None]
+Changed = Callable[[Key, bool], None]
+"""Told of a key, and whether the change is only the echo of our own write."""
 
 
 class StaleError(Exception):
@@ -49,9 +50,12 @@ class HostStore:
         key = Key(obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
         if kind == "DELETED":
             self._parsed.pop(key, None)
-            self._on_change(key)
-        elif self._take(key, obj):
-            self._on_change(key)
+            self._on_change(key, False)
+            return
+        known = self._parsed.get(key)
+        echo = known is not None and known.version == obj["metadata"].get("resourceVersion")
+        if self._take(key, obj):
+            self._on_change(key, echo)
 
     def _take(self, key: Key, obj: dict[str, Any]) -> bool:
         """Keep the newer version; says whether that is `obj`."""

@@ -47,6 +47,11 @@ def admitted_on(placement: Placement) -> str:
     return f"Admitted on {names}" if names else "Admitted, with no replicas to run"
 
 
+def policy_name(name: str) -> str:
+    """What `status.policy` says."""
+    return name or "default (built in)"
+
+
 def summary(placement: Placement) -> str:
     """`east 2, west 2`: kubectl's columns show only the first item of a list."""
     shares = sorted(placement.clusters.items())
@@ -124,7 +129,7 @@ def _refusals(verdicts: Mapping[str, Verdict], now: datetime) -> list[dict[str, 
 
 
 def refused(
-    workload: Workload, reason: str, message: str, verdicts: Mapping[str, Verdict], now: datetime
+    workload: Workload, policy: str | None, reason: str, message: str, verdicts: Mapping[str, Verdict], now: datetime
 ) -> Status | None:
     """Nothing admits it; None when the status says so already."""
     conditions = _set(_conditions(workload), workload, now, "Scheduled", False, reason, message)
@@ -134,6 +139,8 @@ def refused(
     if without_times(conditions) == without_times(_conditions(workload)):
         return None
     status: Status = {"conditions": conditions}
+    if policy is not None:
+        status["policy"] = policy_name(policy)
     if workload.placement is None:
         status["nominated"] = _refusals(verdicts, now) + _conflicts(workload, now)
     return status
@@ -155,7 +162,7 @@ def placed(
     entries = [{"cluster": name, "state": "Admitted", "since": since} for name in sorted(placement.clusters)]
     refusals = [item for item in _refusals(verdicts, now) if item["cluster"] not in placement.clusters]
     return {
-        "policy": policy.name or "default (built in)",
+        "policy": policy_name(policy.name),
         "attempts": placement.attempt if departures else workload.attempts,
         "requeueAt": None,
         "nominated": entries + refusals + _conflicts(workload, now, departures),

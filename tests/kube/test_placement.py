@@ -391,6 +391,59 @@ async def test_explain_and_place_object_give_numbers(rig: PlacementRig, ns: str)
         assert "does not serve Nothing of example.com/v1" in str(failure.value.details())
 
 
+async def test_the_placement_service_submits_watches_and_cancels(rig: PlacementRig, ns: str) -> None:
+    kinds = pb.WatchResponse
+    ref = pb.WorkloadRef(namespace=ns, name="own")
+    async with grpc.aio.insecure_channel(rig.scheduler) as channel:
+        stub = scheduler_pb2_grpc.PlacementServiceStub(channel)
+        watch = stub.Watch(pb.WatchRequest(namespace=ns))
+        async with asyncio.timeout(30):
+            assert (await watch.read()).type == kinds.EVENT_TYPE_SYNCED
+            owner = pb.OwnerRef(api_version="example.com/v1", kind="Own", namespace=ns, name="own")
+            pods = pb.PodSet(name="main", count=2, requests={"cpu": "100m"})
+            submitted = pb.Workload(ref=ref, owner=owner, pod_sets=[pods])
+            stored = (await stub.Submit(pb.SubmitRequest(workload=submitted))).workload
+            assert stored.resource_version
+            submitted.resource_version = "1"
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await stub.Submit(pb.SubmitRequest(workload=submitted))
+            assert failure.value.code() is grpc.StatusCode.ABORTED
+            while not (event := await watch.read()).workload.placements:
+                assert event.workload.ref == ref
+            found = (await stub.Get(pb.GetRequest(ref=ref))).workload
+            assert sum(p.replicas for p in found.placements) == 2
+            assert [w.ref for w in (await stub.List(pb.ListRequest(namespace=ns))).workloads] == [ref]
+            await stub.Cancel(pb.CancelRequest(ref=ref))
+            while (event := await watch.read()).type != kinds.EVENT_TYPE_DELETED:
+                assert event.workload.ref == ref
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await stub.Get(pb.GetRequest(ref=ref))
+        assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+        watch.cancel()
+
+
+async def test_rule_9_a_third_cluster_takes_what_waits_and_leaves_in_order(rig: PlacementRig, ns: str) -> None:
+    await policy(rig, ns, type="Single", clusterNames=["north"], workerLostTimeout=600)
+    await rig.clients[""].create(JOBS, ns, job("a", ns))
+
+    async def refused() -> bool:
+        message = (await rig.condition(ns, "job-a", "Scheduled")).get("message", "")
+        return f"east: ClusterNames: policy {ns} names north" in message
+
+    await until(refused, "no candidate")
+    await rig.fleet.add_member("north")
+    try:
+        assert await until(lambda: rig.placed(ns, "job-a"), "placed on the new cluster", 60) == {"north": 1}
+        await rig.clients[""].delete(JOBS, ns, "a", propagation="Background")
+
+        async def gone() -> bool:
+            return await rig.list("", WORKLOADS, ns) == []
+
+        await until(gone, "Workload gone")
+    finally:
+        await rig.fleet.remove_member("north")
+
+
 async def test_behaviour_29_manager_and_worker_killed_while_jobs_are_created(rig: PlacementRig, ns: str) -> None:
     total = 24
     names = [f"j{number:02}" for number in range(total)]
