@@ -286,7 +286,7 @@ async def test_creates_of_what_nobody_acts_on_come_with_a_warning(served: Served
     code, _, answer = await served.ask("POST", path, data=b"{}")
     assert code == 200
     assert answer.headers["Warning"].startswith(
-        '299 - "horizontalpodautoscalers: stored, but Reclock does not act'
+        '299 - "horizontalpodautoscalers: stored, but Reclock does not scale'
     )
     assert "next step" in answer.headers["Warning"]
     _, _, answer = await served.ask("GET", path)

@@ -175,7 +175,7 @@ async def test_host_objects_pass_in_every_form(front: Running) -> None:
 
 async def test_what_nobody_acts_on_is_warned_about(front: Running) -> None:
     result = await front.kubectl().run("create", "quota", "q", "--hard=pods=3")
-    assert result.code == 0 and "stored, but Reclock does not act on it yet" in result.err
+    assert result.code == 0 and "resourcequotas: stored, but" in result.err and "next step" in result.err
 
 
 async def test_a_user_with_a_role_in_one_namespace(front: Running) -> None:

@@ -11,25 +11,27 @@ _DIRECT = "create it on the members: kubectl --server <this server>/clusters/<na
 
 NOT_CARRIED: dict[tuple[str, str], tuple[str, str]] = {
     ("autoscaling", "horizontalpodautoscalers"): (
-        "Reclock does not scale on metrics", "scale by hand: kubectl scale"),
+        "Reclock does not scale on metrics yet", "scale by hand: kubectl scale"),
     ("policy", "poddisruptionbudgets"): (
-        "evictions on members do not ask the host's budgets", _DIRECT),
+        "evictions on members do not ask the host's budgets yet", _DIRECT),
     ("", "resourcequotas"): (
-        "the host does not count what runs on members", "bound the fleet by PlacementPolicies, or " + _DIRECT),
-    ("", "limitranges"): (
-        "pods are admitted by their members, which do not know it", _DIRECT),
+        "what runs on members is not counted yet", "bound the fleet by PlacementPolicies, or " + _DIRECT),
     ("", "replicationcontrollers"): (
         "nothing makes pods for it", "use a Deployment"),
     ("networking.k8s.io", "ingresses"): (
-        "no controller on the host answers for it", _DIRECT),
-    ("networking.k8s.io", "networkpolicies"): (
-        "the members' networks do not know it", _DIRECT),
+        "no controller of the fleet answers for it yet", _DIRECT),
     ("", "persistentvolumes"): (
         "volumes belong to the member that has the storage", _DIRECT),
     ("gateway.networking.k8s.io", "gateways"): (
-        "no controller on the host answers for it", _DIRECT),
+        "no controller of the fleet answers for it yet", _DIRECT),
     ("gateway.networking.k8s.io", "httproutes"): (
-        "no controller on the host answers for it", _DIRECT),
+        "no controller of the fleet answers for it yet", _DIRECT),
+    ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"): (
+        "it sees what the host stores, not the pods that members admit", _DIRECT),
+    ("admissionregistration.k8s.io", "validatingwebhookconfigurations"): (
+        "it sees what the host stores, not the pods that members admit", _DIRECT),
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"): (
+        "it judges what the host stores, not the pods that members admit", _DIRECT),
 }  # fmt: skip
 
 
@@ -41,4 +43,4 @@ def notice(info: RequestInfo) -> str | None:
     if entry is None:
         return None
     why, then = entry
-    return f"{info.resource}: stored, but Reclock does not act on it yet ({why}); next step: {then}"
+    return f"{info.resource}: stored, but {why}; next step: {then}"
