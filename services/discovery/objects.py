@@ -55,7 +55,10 @@ class ClusterObjects:
     # Keeper.
 
     def engaged(self, record: Record) -> None:
-        """Its `changed` follows."""
+        """Give it what its object says before anybody sees it: a cordoned cluster must not look open."""
+        obj = self.informer.get(record.name)
+        if obj is not None:
+            record.operator = operator_part(obj, record.provider_labels)
 
     def changed(self, record: Record) -> None:
         """Write its object soon."""
