@@ -118,6 +118,13 @@ def test_the_clusters_annotation_is_added_or_replaced(lib: ModuleType, notes: st
     assert shown(lib, raw, b"2", 'e/"ä'.encode())["metadata"]["annotations"] == want
 
 
+def test_of_repeated_fields_the_first_is_read_and_changed() -> None:
+    raw = b'{"metadata":{"name":"a","resourceVersion":"1","name":"b","resourceVersion":"2"},"metadata":{}}'
+    meta = fast.scan(raw)
+    assert (meta.name, meta.version) == ("a", "1")
+    assert fast.splice(raw, meta, b"77", None) == raw.replace(b'"1"', b'"77"')
+
+
 def test_all_other_bytes_stay() -> None:
     raw = b'{ "a" : 1.50e+3,"metadata":{"x":12345678901234567890, "resourceVersion" :"1" ,"annotations":{"k":"\\u0041\\/"}}, "z":"\xc3\xa4"} '
     out = fast.splice(raw, fast.scan(raw), b"22", b"e")
