@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from services.aggregator.front.limits import Limits
+from services.common import telemetry
 from tests.integration.front_fakes import FakeCluster, Served, cluster, connect, front
 from tests.kube.front_rig import NODES, PODS, OneMember
 
@@ -67,6 +68,18 @@ async def test_the_host_sees_the_user_and_never_the_clients_credentials(served: 
     assert not any(value == "evil" or "alice-token" in value for _, value in headers)
     assert answer.headers["X-Answered-By"] == "cluster" and "Keep-Alive" not in answer.headers
     assert answer.headers["Audit-Id"]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+async def test_a_trace_goes_on_in_the_request_to_the_host(served: Served, traced: bool) -> None:
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    telemetry.enable(traced)
+    try:
+        _, body, _ = await served.ask("GET", "/api/v1/configmaps", headers={"traceparent": parent})
+    finally:
+        telemetry.enable(False)
+    passed = [value for key, value in sent_headers(body) if key == "traceparent"]
+    assert len(passed) == 1 and passed[0].split("-")[1] == parent.split("-")[1]
 
 
 async def test_bodies_and_errors_of_the_host_pass_unchanged(served: Served, host: FakeCluster) -> None:

@@ -227,6 +227,36 @@ async def test_a_member_as_a_server_of_its_own(front: Running) -> None:
     assert missing.code == 1
 
 
+async def test_members_decide_where_authorization_is_theirs(front: Running) -> None:
+    east, host = front.clusters.members["east"], front.clusters.host
+    host_client = await KubeClient.connect(host.kubeconfig, name="")
+    east_client = await KubeClient.connect(east.kubeconfig, name="east")
+    theirs = replace(PODS, authorization="Member")
+    tls, authority = serving_files(front.directory / "member-pki")
+    config = Config(front_tls=tls, client_ca=str(host.authority.pair.cert))
+    serving = OneMember("east", east_client, [theirs]).front(config, host_client)
+    second = replace(front, port=await serving.start(), authority=authority.pair.cert)
+    try:
+        await front.kubectl()("create", "rolebinding", "dev3", "--clusterrole=admin", "--user=dev3")
+        dev = second.kubectl("dev3", ["devs"])
+        pod = (await dev("get", "pods", "-l", "app=web", "-o", "name")).split()[0]
+        for command in (["logs", pod], ["exec", pod, "--", "true"]):
+            refused = await dev.run(*command)
+            assert refused.code == 1
+            assert 'User "dev3" cannot' in refused.err and 'in the namespace "default"' in refused.err
+        member = Kubectl(front.program, east.kubeconfig)
+        await member("create", "rolebinding", "dev3", "--clusterrole=admin", "--group=devs")
+        assert await dev("exec", pod, "--", "echo", "allowed") == "allowed\n"
+        system = second.kubectl("system:kube-scheduler", ["system:masters-not"])
+        await front.kubectl()("create", "rolebinding", "sched", "--clusterrole=admin", "--user=system:kube-scheduler")
+        told = await system.run("logs", pod)
+        assert told.code == 1 and "does not impersonate on members" in told.err
+    finally:
+        await serving.stop()
+        await host_client.close()
+        await east_client.close()
+
+
 def kubectls(program: Path) -> list[Path]:
     """kubectl of PATH, and the newer one of the wheel where it is another."""
     wheel = Path(sys.executable).parent / "kubectl"

@@ -111,9 +111,12 @@ def test_limits_count_per_user_and_kind() -> None:
     assert flights._counts == {}
 
 
-def test_notices_are_for_creates_only() -> None:
+def test_notices_are_for_what_may_create() -> None:
     quota = RequestInfo("create", "/", True, "", "v1", "resourcequotas", "", "a")
     assert "next step" in str(notice(quota))
+    applied = RequestInfo("patch", "/", True, "autoscaling", "v2", "horizontalpodautoscalers", "", "a", "h")
+    assert "kubectl scale" in str(notice(applied, "application/apply-patch+yaml"))
+    assert notice(applied, "application/merge-patch+json") is None
     assert notice(RequestInfo("update", "/", True, "", "v1", "resourcequotas", "", "a", "q")) is None
     assert notice(RequestInfo("create", "/", True, "apps", "v1", "deployments", "", "a")) is None
 

@@ -101,9 +101,9 @@ class Dispatch:
 
     async def to_host(self, call: Call) -> web.StreamResponse:
         """The host's answer, byte for byte; its own authorisation judges the user, whom we impersonate."""
-        if text := notice(call.info):
-            call.warnings.append(text)
         request = _front(call)
+        if text := notice(call.info, request.headers.get("Content-Type", "")):
+            call.warnings.append(text)
         return await tunnel(call, self._host, path_with_query(*encoded_target(request)), host_headers(call.user))
 
     async def drain(self, limit: float) -> None:

@@ -35,9 +35,10 @@ NOT_CARRIED: dict[tuple[str, str], tuple[str, str]] = {
 }  # fmt: skip
 
 
-def notice(info: RequestInfo) -> str | None:
-    """The warning for a request to the host, or None."""
-    if info.verb != "create" or info.subresource:
+def notice(info: RequestInfo, media_type: str = "") -> str | None:
+    """The warning for a request to the host, or None; `media_type` tells a server-side apply, which may create."""
+    creates = info.verb == "create" or (info.verb == "patch" and media_type.startswith("application/apply-patch"))
+    if not creates or info.subresource:
         return None
     entry = NOT_CARRIED.get((info.group, info.resource))
     if entry is None:

@@ -17,7 +17,7 @@ HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
-_OURS = HOP_BY_HOP | {"host", "content-length", "authorization", "expect", "traceparent", "tracestate"}
+_OURS = HOP_BY_HOP | {"host", "content-length", "authorization", "expect"}
 """Not passed on: of this connection, or replaced by our own."""
 _IDENTITY = ("impersonate-", "x-remote-")
 """Never passed on from a client: they would name a user."""
