@@ -25,7 +25,7 @@ class Item:
 
     def __init__(self, raw: bytes, meta: Meta, end: int) -> None:
         self.raw, self.meta, self.end = raw, meta, end
-        self.namespace, self.name, self.version = meta.namespace, meta.name, meta.version
+        self.namespace, self.name, self.version = meta.namespace, meta.name, int(meta.version or 0)
         self.key = f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 

@@ -169,7 +169,7 @@ class MemberStream:
         self._wake_passed()
 
     def _offer_item(self, item: Item) -> None:
-        key = (item.namespace, item.name, int(item.version or 0))
+        key = (item.namespace, item.name, item.version)
         payload = Payload(self, key, item.raw, item.meta, item.end)
         if self._keep(payload, True):
             self.put(payload)

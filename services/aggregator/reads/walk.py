@@ -101,9 +101,10 @@ class Walk:
             self.layout = self.columns.layout()
 
     def _share(self, members: int) -> int:
-        """Objects to ask each member for: its part of a page and some, as parts differ."""
+        """Objects to ask each member for: its part of a page and what chance may add."""
         limit = self.plan.limit
-        return limit if members < 2 or limit == 0 else min(limit, limit * 13 // (members * 10) + 16)
+        part = limit / max(1, members)
+        return limit if members < 2 or limit == 0 else min(limit, int(part + 2.5 * part**0.5) + 4)
 
     async def next(self, most: int) -> list[Shown] | None:
         """The next objects in key order, None at the end; Restart, or StatusError when a member broke off."""
@@ -130,15 +131,20 @@ class Walk:
     def _number(self, cluster: str, item: Item) -> int | None:
         """The object's fleet version at the list's; None when another member's of that name is shown."""
         clock, version = self._clock, self.plan.version
-        marker = clock.marker(cluster, item.namespace, item.name)
-        at_head = marker is not None and marker.fleet <= version
-        if not at_head:
+        marker = clock.shown(item.namespace, item.name)
+        # What is shown now and not newer than the list was shown then too: the end of a clash is numbered anew.
+        settled = marker is not None and marker.cluster == cluster and marker.fleet <= version
+        if not settled:
             marker = clock.marker_at(cluster, item.namespace, item.name, version)
-        if marker is None or marker.deleted or str(marker.version) != item.version or marker.uid != item.meta.uid:
+        if (
+            marker is None
+            or marker.deleted
+            or marker.version != item.version
+            or marker.uid != item.meta.uid
+            or marker.incarnation != self.plan.positions[cluster].incarnation
+        ):
             raise Restart(f"{cluster}: {item.key} at {item.version} has no marker at {version}")
-        if marker.incarnation != self.plan.positions[cluster].incarnation:
-            raise Restart(f"{cluster}: {item.key} is of another incarnation")
-        if not at_head or clock.is_clash(item.namespace, item.name):
+        if not settled:
             shown = clock.shown_at(item.namespace, item.name, version)
             if shown is None or shown.cluster != cluster:
                 return None
