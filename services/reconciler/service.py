@@ -97,6 +97,8 @@ class ReconcilerService(Service[ReconcilerConfig]):
         await self._read(host)
         self.fleet.subscribe(members)
         self.tasks.spawn(self.fleet.run(), "fleet", root=True)
+        # Without the fleet nothing would seem to have copies, and everything could go.
+        await self.fleet.synced.wait()
         router.started = True
         dispatcher = Dispatcher(context, self.queue, owners)
         for number in range(self.config.workers):

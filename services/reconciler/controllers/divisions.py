@@ -33,6 +33,7 @@ SETTLE_LIMIT = 1.0
 MOVE_LIMIT = 600.0
 """Seconds after which replicas leave a cluster even if that makes the workload short (rule 11)."""
 ROOM_CHECK = 5.0
+READ_WAIT = 0.1
 
 
 async def reconcile(context: Context, kind: str, owner: Obj) -> None:
@@ -45,6 +46,8 @@ async def reconcile(context: Context, kind: str, owner: Obj) -> None:
     sets = [item for item in sets if not deleting(item)]
     shares = placed(workload) or {}
     size = replicas(owner)
+    if _is_unread(world, sets, workload, shares):
+        raise Again(READ_WAIT)
     if _is_settling(context, owner, size, shares):
         raise Again(0.2)
     parts = [_part(world, item, workload) for item in sorted(sets, key=_newest_first)]
@@ -53,6 +56,16 @@ async def reconcile(context: Context, kind: str, owner: Obj) -> None:
     if any(sum(grants[part.name].values()) < part.desired for part in parts):
         # Events of members wake it; this is for a write whose event never comes.
         raise Again(ROOM_CHECK)
+
+
+def _is_unread(world: World, sets: list[Obj], workload: Mapping[str, Any], shares: Mapping[str, int]) -> bool:
+    """Whether a cluster that takes part can be read but has not been: what it runs is not known.
+
+    An earlier process may have stored a split that its members do not follow yet.
+    """
+    takes_part = set(shares).union(*(world.granted("replicaset", item, workload) for item in sets))
+    members = (world.members.get(cluster) for cluster in takes_part)
+    return any(m is not None and m.reachable and not m.synced for m in members)
 
 
 def _newest_first(replicaset: Obj) -> tuple[int, str]:
