@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 from services.aggregator.front.server import FrontRequest
@@ -43,9 +44,13 @@ def record(call: Call, by: str, outcome: int | str, took: float) -> None:
     if trace := telemetry.current_trace_id():
         fields["traceId"] = trace
     fields.update(call.audit)
-    text = " ".join(f"{key}={value}" for key, value in fields.items())
+    text = " ".join(f"{key}={_plain(value)}" for key, value in fields.items())
     # Leader elections renew their leases every few seconds: such lines would bury the others.
     level = logging.DEBUG if info.resource == "leases" else logging.INFO
     log.log(level, "%s", text, extra={"fields": {"audit": fields}})
 
 
+def _plain(value: object) -> str:
+    """A value as text; quoted where it could be taken for more than one."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text and '"' not in text else json.dumps(text)

@@ -60,6 +60,7 @@ async def send(
         headers["Content-Type"] = content_type
     if agent := call.request.headers.get("User-Agent"):
         headers["User-Agent"] = agent  # members name field managers after it
+    call.audit["cluster"] = client.name
     return await client.request(
         method, path, query=query(call), body=body, headers=headers, timeout=MEMBER_TIMEOUT
     )
@@ -100,7 +101,9 @@ async def show(
         return respond(call, answer, answer.body)
     if call.query.get("dryRun"):
         return respond(call, answer, await show_settled(context, clock, cluster, answer.body))
-    return respond(call, answer, await context.reads.show(clock, cluster, answer.body, accept(call)))
+    shown = await context.reads.show(clock, cluster, answer.body, accept(call))
+    call.audit.update(memberVersion=head.metadata.resource_version, fleetVersion=scan(shown).version)
+    return respond(call, answer, shown)
 
 
 async def show_settled(context: WriteContext, clock: ResourceClock, cluster: str, body: bytes) -> bytes:
