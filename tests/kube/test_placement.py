@@ -150,19 +150,31 @@ async def reachable(rig: PlacementRig, member: str) -> bool:
     return any(c["type"] == "Reachable" and c["status"] == "True" for c in conditions)
 
 
-async def lose(rig: PlacementRig, member: str) -> Process:
-    """Kill a member's apiserver and wait until discovery has noticed."""
-    process = rig.fleet.processes[f"{member}-apiserver"]
-    await process.kill9()
-
+async def noticed_as_lost(rig: PlacementRig, member: str) -> None:
     async def noticed() -> bool:
         return not await reachable(rig, member)
 
     await until(noticed, f"{member} noticed as lost")
-    return process
 
 
-async def bring_back(rig: PlacementRig, member: str) -> None:
+async def hang(rig: PlacementRig, member: str) -> None:
+    """Stop a member's apiserver in its tracks: it takes connections and never answers."""
+    rig.fleet.processes[f"{member}-apiserver"].pause()
+    await noticed_as_lost(rig, member)
+
+
+async def wake(rig: PlacementRig, member: str) -> None:
+    rig.fleet.processes[f"{member}-apiserver"].resume()
+    await until(lambda: reachable(rig, member), f"{member} back")
+
+
+async def kill(rig: PlacementRig, member: str) -> None:
+    """Kill a member's apiserver and wait until discovery has noticed."""
+    await rig.fleet.processes[f"{member}-apiserver"].kill9()
+    await noticed_as_lost(rig, member)
+
+
+async def restart(rig: PlacementRig, member: str) -> None:
     await rig.fleet.processes[f"{member}-apiserver"].restart()
     await until(lambda: reachable(rig, member), f"{member} back")
 
@@ -210,9 +222,9 @@ async def test_behaviour_04_suspended_and_resumed_where_it_was(rig: PlacementRig
 async def test_behaviours_05_06_deleted_while_its_winner_is_away(rig: PlacementRig, ns: str, host: Kubectl) -> None:
     home = await create_job(rig, "a", ns)
     await until(lambda: is_running(rig, home, ns, "a"), "its pod runs")
-    await lose(rig, home)
+    await kill(rig, home)
     await host("-n", ns, "delete", "job", "a", "--wait=false")
-    await bring_back(rig, home)
+    await restart(rig, home)
 
     async def gone() -> bool:
         left = [*await rig.list(home, JOBS, ns), *await rig.list("", JOBS, ns), *await rig.list("", WORKLOADS, ns)]
@@ -222,15 +234,15 @@ async def test_behaviours_05_06_deleted_while_its_winner_is_away(rig: PlacementR
 
 
 async def test_behaviours_07_09_a_brief_loss_moves_nothing_a_long_one_does(rig: PlacementRig, ns: str) -> None:
-    await policy(rig, ns, type="Single", workerLostTimeout=20)
+    await policy(rig, ns, type="Single", workerLostTimeout=15)
     home = await create_job(rig, "a", ns)
     await until(lambda: is_running(rig, home, ns, "a"), "its pod runs")
     before = (await rig.workload(ns, "job-a"))["placement"]
-    await lose(rig, home)
-    await bring_back(rig, home)
+    await hang(rig, home)
+    await wake(rig, home)
     assert (await rig.workload(ns, "job-a"))["placement"] == before
 
-    await lose(rig, home)
+    await hang(rig, home)
     # The time-out counts from the disconnect, whoever leads.
     await rig.processes["scheduler"].kill9()
     await rig.processes["scheduler"].start()
@@ -242,7 +254,7 @@ async def test_behaviours_07_09_a_brief_loss_moves_nothing_a_long_one_does(rig: 
     await until(moved, "dispatched again", 60)
     assert (await rig.workload(ns, "job-a"))["attempts"] == 1
     await until(lambda: is_running(rig, other(home), ns, "a"), "it runs there")
-    await bring_back(rig, home)
+    await wake(rig, home)
 
     async def collected() -> bool:
         return await rig.list(home, JOBS, ns) == []
