@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 
@@ -388,3 +389,21 @@ async def test_version_is_the_hosts_with_our_mark(served: Served, host: FakeClus
     host.routes["/version"] = version
     code, body, _ = await served.ask("GET", "/version", token=None)
     assert (code, body) == (200, {"major": "1", "gitVersion": "v1.34.4+reclock"})
+
+
+async def test_big_documents_are_compressed_for_who_takes_it(served: Served, host: FakeCluster) -> None:
+    async def openapi(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"swagger": "2.0", "definitions": {f"d{n}": {"description": "x" * 99} for n in range(2000)}})
+
+    async def nothing(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"kind": "APIGroupDiscoveryList", "items": []})
+
+    host.routes |= {"/openapi/v2": openapi, "/api": nothing, "/apis": nothing}
+    code, packed, answer = await served.ask("GET", "/openapi/v2", token="root-token", headers={"Accept-Encoding": "gzip"})
+    assert (code, answer.headers["Content-Encoding"]) == (200, "gzip")
+    plain = gzip.decompress(packed)
+    assert b"VersionMarker" in plain and len(packed) < len(plain) / 10
+    code, body, answer = await served.ask("GET", "/openapi/v2", token="root-token", headers={"Accept-Encoding": "identity"})
+    assert body == json.loads(plain) and "Content-Encoding" not in answer.headers
+    headers = {"If-None-Match": answer.headers["ETag"]}
+    assert (await served.ask("GET", "/openapi/v2", token="root-token", headers=headers))[0] == 304

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import hashlib
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 PROTOBUF = "proto"
+GZIP_FROM = 128 * 1024
+"""Bytes from which answers are compressed for clients that take it, as Kubernetes does."""
 OWN_HASH = hashlib.sha256(msgspec.json.encode(own_types.schema(""))).hexdigest().upper()[:16]
 _MERGED_SECONDS = 600.0
 
@@ -55,7 +59,22 @@ class Documents:
             body, media = await serve(request, parts[2:])
         else:
             body, media = await self._discovery(request, parts)
-        return _answer(request, body, media)
+        return await self._answer(request, body, media)
+
+    async def _answer(self, request: FrontRequest, body: bytes, media: str) -> web.Response:
+        """200 with an ETag, or 304 for a client that has this very document."""
+        tag = f'"{hashlib.sha256(body).hexdigest().upper()}"'
+        headers: CIMultiDict[str] = CIMultiDict({"ETag": tag, "Vary": "Accept", "Content-Type": media})
+        if tag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        if len(body) > GZIP_FROM and "gzip" in request.headers.get("Accept-Encoding", ""):
+
+            async def compress() -> tuple[bytes, float]:
+                return await asyncio.to_thread(gzip.compress, body, 4), _MERGED_SECONDS
+
+            headers["Content-Encoding"] = "gzip"
+            body = await self._merged.get(("gzip", tag), compress)
+        return web.Response(body=body, headers=headers)
 
     async def _discovery(self, request: FrontRequest, parts: list[str]) -> tuple[bytes, str]:
         path = "/" + "/".join(parts)
@@ -157,15 +176,3 @@ def _json_only(request: FrontRequest) -> str:
     """The JSON alternatives of an Accept header: discovery documents are merged in that form."""
     clauses = [part.strip() for part in request.headers.get("Accept", "").split(",")]
     return ",".join(part for part in clauses if part.startswith(JSON)) or JSON
-
-
-def _answer(request: FrontRequest, body: bytes, media: str) -> web.Response:
-    """200 with an ETag, or 304 for a client that has this very document."""
-    tag = f'"{hashlib.sha256(body).hexdigest().upper()}"'
-    headers: CIMultiDict[str] = CIMultiDict({"ETag": tag, "Vary": "Accept", "Content-Type": media})
-    if tag in request.headers.get("If-None-Match", ""):
-        return web.Response(status=304, headers=headers)
-    response = web.Response(body=body, headers=headers)
-    if len(body) > 128 * 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.enable_compression(web.ContentCoding.gzip)
-    return response
