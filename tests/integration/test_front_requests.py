@@ -407,3 +407,18 @@ async def test_big_documents_are_compressed_for_who_takes_it(served: Served, hos
     assert body == json.loads(plain) and "Content-Encoding" not in answer.headers
     headers = {"If-None-Match": answer.headers["ETag"]}
     assert (await served.ask("GET", "/openapi/v2", token="root-token", headers=headers))[0] == 304
+
+
+async def test_documents_are_served_from_memory_while_the_host_is_away(served: Served, host: FakeCluster) -> None:
+    async def groups(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"kind": "APIGroupList", "groups": [{"name": "apps", "versions": [{"version": "v1"}]}]})
+
+    async def away(request: web.BaseRequest) -> web.StreamResponse:
+        raise ConnectionResetError
+
+    host.routes["/apis"] = groups
+    first = await served.ask("GET", "/apis", token="root-token")
+    host.routes = dict.fromkeys(("/apis", "/api"), away)
+    again = await served.ask("GET", "/apis", token="root-token")
+    assert (first[0], again[0]) == (200, 200) and first[1] == again[1]
+    assert [group["name"] for group in again[1]["groups"]] == ["apps", "reclock.dev"]

@@ -17,7 +17,7 @@ from services.aggregator.front.discovery import Added
 from services.aggregator.front.extras import Extras
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.types import Call
-from services.common.errors import StatusError
+from services.common.errors import MemberUnreachable, StatusError
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient, Response
 
@@ -30,6 +30,7 @@ GZIP_FROM = 128 * 1024
 """Bytes from which answers are compressed for clients that take it, as Kubernetes does."""
 OWN_HASH = hashlib.sha256(msgspec.json.encode(own_types.schema(""))).hexdigest().upper()[:16]
 _MERGED_SECONDS = 600.0
+LAST_LIMIT = 64
 
 
 class Documents:
@@ -39,6 +40,7 @@ class Documents:
         self._host = host
         self._extras = Extras(host, fleet, aggregations)
         self._merged: LoadingCache[tuple[str, ...], bytes] = LoadingCache(limit=16)
+        self._last: dict[tuple[str, str], Response] = {}
 
     def knows(self, verb: str, path: str) -> bool:
         """Whether `path` is a document that may differ from the host's."""
@@ -81,7 +83,7 @@ class Documents:
         added = await self._extras.added()
         core = parts[0] == "api"
         if len(parts) == 1:
-            answer = await self._host.request("GET", path, headers={"Accept": _json_only(request)})
+            answer = await self._ask(path, _json_only(request))
             media = answer.headers.get("Content-Type", JSON)
             mine = [one for one in added if bool(one.group) != core]
             if discovery.API_GROUP_DISCOVERY in media:
@@ -100,9 +102,25 @@ class Documents:
             merged = discovery.merge_resources(document, group_version, mine)
         return _encode(merged), JSON
 
+    async def _ask(self, path: str, accept: str) -> Response:
+        """The host's document, or its last one while the host is away: kubectl asks for them before anything else."""
+        key = (path, accept)
+        try:
+            answer = await self._host.request("GET", path, headers={"Accept": accept}, timeout=60)
+        except MemberUnreachable:
+            last = self._last.get(key)
+            if last is None:
+                raise
+            return last
+        self._last.pop(key, None)
+        self._last[key] = answer
+        if len(self._last) > LAST_LIMIT:
+            del self._last[next(iter(self._last))]
+        return answer
+
     async def _host_document(self, path: str, *, missing_ok: bool) -> dict[str, Any] | None:
         try:
-            answer = await self._host.request("GET", path, headers={"Accept": JSON})
+            answer = await self._ask(path, JSON)
         except StatusError as error:
             if error.code == 404 and missing_ok:
                 return None
@@ -112,7 +130,7 @@ class Documents:
 
     async def _openapi_v2(self, request: FrontRequest, _: list[str]) -> tuple[bytes, str]:
         accept = request.headers.get("Accept", JSON)
-        answer = await self._host.request("GET", "/openapi/v2", headers={"Accept": accept}, timeout=60)
+        answer = await self._ask("/openapi/v2", accept)
         media = answer.headers.get("Content-Type", JSON)
         foreign = [one for one in await self._extras.added() if one.member]
         members = {one.member: openapi.prefixes(two for two in foreign if two.member == one.member) for one in foreign}
@@ -134,7 +152,7 @@ class Documents:
         added = await self._extras.added()
         foreign = [one for one in added if one.member]
         if not rest:
-            index = await self._host.request("GET", "/openapi/v3", headers={"Accept": JSON})
+            index = await self._ask("/openapi/v3", JSON)
             members: list[tuple[dict[str, Any], list[Added]]] = []
             for member in {one.member for one in foreign}:
                 document = await self._extras.fetch(member, "/openapi/v3", JSON)
@@ -148,7 +166,7 @@ class Documents:
         accept = request.headers.get("Accept", JSON)
         answer: Response | None
         try:
-            answer = await self._host.request("GET", path, headers={"Accept": accept}, timeout=60)
+            answer = await self._ask(path, accept)
         except StatusError as error:
             if error.code != 404 or not (here or own):
                 raise

@@ -10,7 +10,7 @@ from services.aggregator.front import own_types
 from services.aggregator.front.cache import LoadingCache
 from services.aggregator.front.discovery import Added, made_up, served
 from services.aggregator.types import Aggregated
-from services.common.errors import StatusError
+from services.common.errors import MemberUnreachable, StatusError
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient, Response
 
@@ -41,16 +41,25 @@ class Extras:
         self._indexes: LoadingCache[str, Index] = LoadingCache(limit=2000)
         self._documents: LoadingCache[tuple[str, str, str], Response] = LoadingCache(limit=64)
         self._failed: LoadingCache[str, bool] = LoadingCache(limit=2000)
+        self._last_host_index: Index | None = None
 
     async def added(self) -> list[Added]:
         """The types to add."""
         found = [Added(own_types.GROUP, own_types.VERSION, own_types.ENTRY)]
         aggregated = self._aggregations.all()
-        index = await self._indexes.get("", lambda: self._load(self._host, HOST_SECONDS))
+        index = await self._host_index()
         missing = [one for one in aggregated if (one.group, one.resource) not in index]
         for one in missing:
             found += await self._of(one)
         return found
+
+    async def _host_index(self) -> Index:
+        try:
+            self._last_host_index = await self._indexes.get("", lambda: self._load(self._host, HOST_SECONDS))
+        except MemberUnreachable:
+            if self._last_host_index is None:
+                raise
+        return self._last_host_index
 
     async def _of(self, one: Aggregated) -> list[Added]:
         for name in self._aggregations.served_by(one):
