@@ -26,18 +26,17 @@ async def no_clash(owner: OwnerKey) -> str:
 class Weigher:
     """Scores a member against what is asked in O(1): mean free part of cpu, memory and pods afterwards."""
 
-    __slots__ = ("_base", "_inverse", "_version")
+    __slots__ = ("_base", "_inverse", "version")
 
     def __init__(self) -> None:
         self._base = 0.0
         self._inverse = (0.0, 0.0, 0.0)
-        self._version: object = None
+        self.version: object = None
+        """Of the totals that it was updated from."""
 
     def update(self, version: object, free: dict[str, int], allocatable: dict[str, int]) -> None:
-        """Take the member's totals; cheap when `version` is the same."""
-        if version == self._version:
-            return
-        self._version = version
+        """Take the member's totals."""
+        self.version = version
         sizes = [allocatable.get(name, 0) for name in ("cpu", "memory", "pods")]
         kinds = sum(1 for size in sizes if size > 0)
         inverse = [100.0 / (size * kinds) if size > 0 else 0.0 for size in sizes]
@@ -127,9 +126,10 @@ class LocalAdmission:
 
     def score(self, asked: tuple[int, int, int]) -> float:
         """See Admission."""
-        capacity = self.state.capacity
-        self._weigher.update(capacity.version, capacity.free, capacity.allocatable)
-        return self._weigher.score(asked)
+        capacity, weigher = self.state.capacity, self._weigher
+        if weigher.version != capacity.version:
+            weigher.update(capacity.version, capacity.free, capacity.allocatable)
+        return weigher.score(asked)
 
     def stuck(self) -> Mapping[str, Stuck]:
         """See Admission."""

@@ -31,7 +31,8 @@ class SystemClock:
 
 def write(moment: datetime) -> str:
     """Write a time as `metav1.Time` does: whole seconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    # Several per decision: isoformat takes a fifth of strftime's time.
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def read(text: str | None) -> datetime | None:

@@ -78,12 +78,9 @@ class Dispatcher:
         """Reserve the whole workload on one cluster."""
         members, verdicts = self._eligible(policy, wish)
         pod_sets = [(item.shape, item.count) for item in workload.pod_sets]
-        ranked = [admission for _, admission in order(self._fleet, members, totals(pod_sets), last=wish.last)]
+        ranked = order(self._fleet, members, totals(pod_sets), last=wish.last)
         run = _SingleRun(self._holds, workload, wish, verdicts)
-        preferred = [admission for admission in ranked if admission.cluster in wish.remembered]
-        others = [admission for admission in ranked if admission.cluster not in wish.remembered]
-        late = [admission for admission in others if admission.cluster in wish.last]
-        early = [admission for admission in others if admission.cluster not in wish.last]
+        preferred, early, late = _split(ranked, wish)
         winner = await run.one_by_one(preferred, wish.limit)
         for group in (early, late):
             if winner is None and group:
@@ -214,6 +211,16 @@ class Dispatcher:
             elif name not in wish.current:
                 verdicts[name] = answer.verdict
         return Outcome(clusters or None, verdicts)
+
+
+def _split(ranked: list[Admission], wish: Wish) -> tuple[list[Admission], list[Admission], list[Admission]]:
+    """Those that are preferred, the usual ones, and those that come last."""
+    if not wish.remembered and not wish.last:
+        return [], ranked, []
+    preferred = [admission for admission in ranked if admission.cluster in wish.remembered]
+    others = [admission for admission in ranked if admission.cluster not in wish.remembered]
+    late = [admission for admission in others if admission.cluster in wish.last]
+    return preferred, [admission for admission in others if admission.cluster not in wish.last], late
 
 
 class _SingleRun:

@@ -262,7 +262,10 @@ class Engine:
             return await self._resize(workload, policy, placement)
         wait = await self._settle(workload, policy, placement)
         # What should leave but cannot, or answers after all, is looked at again.
-        return min(wait or RECHECK, RECHECK) if found.departures else wait
+        if found.departures:
+            return min(wait or RECHECK, RECHECK)
+        # So is a cluster that is only left alone for a while.
+        return min(wait or WAITING, WAITING) if writing.conflicts(workload, now) else wait
 
     def _reappeared(self, workload: Workload) -> bool:
         return any(cluster in self.fleet.members for cluster in workload.lost)
@@ -284,7 +287,6 @@ class Engine:
         blocked = self._wish(workload, policy, placement.attempt).avoid
         return any(
             member.name not in placement.clusters and member.name not in blocked
-            and not self.fleet.admissions[member.name].problem()
             for member in self.fleet.candidates(policy).passing
         )  # fmt: skip
 

@@ -91,12 +91,13 @@ class Fleet:
 
 def order(
     fleet: Fleet, members: Sequence[MemberView], asked: tuple[int, int, int], *, last: Sequence[str] = ()
-) -> list[tuple[float, Admission]]:
+) -> list[Admission]:
     """Admissions of `members`, best score first, those of `last` at the end; ties by name."""
-    ranked: list[tuple[bool, float, str, Admission]] = []
     admissions = fleet.admissions
-    for member in members:
-        admission = admissions[member.name]
-        ranked.append((member.name in last, -admission.score(asked), member.name, admission))
-    ranked.sort(key=lambda item: item[:3])
-    return [(-item[1], item[3]) for item in ranked]
+    # `members` come by name and the sort is stable, so equal scores stay in the order of names.
+    ranked = [admissions[member.name] for member in members]
+    scores = {id(admission): -admission.score(asked) for admission in ranked}
+    ranked.sort(key=lambda admission: scores[id(admission)])
+    if last:
+        ranked.sort(key=lambda admission: admission.cluster in last)
+    return ranked

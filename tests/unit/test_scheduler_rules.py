@@ -392,3 +392,36 @@ async def test_a_stateful_set_scales_in_place(world: World) -> None:
     await world.settle(key)
     assert world.clusters(key) == {home: 3}
     assert world.states[home].capacity.free["cpu"] == 1000
+
+
+async def test_a_duplicate_comes_to_a_cluster_once_its_conflict_is_over(world: World) -> None:
+    world.member("east")
+    world.member("west")
+    key = world.workload("ds", kind="DaemonSet", count=0, mode="Duplicated")
+    await world.settle(key)
+    world.report(key, copies=[{"cluster": "east", "state": "Conflict", "message": "ds is foreign"}])
+    await world.settle(key)
+    world.report(key, copies=[])
+    assert await world.engine.reconcile(key) == pytest.approx(30)
+    assert world.clusters(key) == {"west": 0}
+    world.clock.advance(301)
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 0, "west": 0}
+
+
+async def test_a_duplicate_waits_for_a_worker_that_does_not_answer(world: World) -> None:
+    world.member("east")
+    world.member("west", remote=True)
+    broken = world.fleet.admissions["west"]
+
+    async def fails(ask: Any, ttl: float | None = None) -> Answer:
+        raise MemberUnreachable("its worker is away")
+
+    works, broken.reserve = broken.reserve, fails  # type: ignore[method-assign]
+    key = world.workload("ds", kind="DaemonSet", count=0, mode="Duplicated")
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 0}
+    assert await world.engine.reconcile(key) == pytest.approx(30)
+    broken.reserve = works  # type: ignore[method-assign]
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 0, "west": 0}
