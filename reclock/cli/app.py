@@ -83,6 +83,12 @@ def uncordon(cluster: ClusterName, kubeconfig: Kubeconfig = None) -> None:
 
 
 @app.command()
+def forget(cluster: ClusterName, kubeconfig: Kubeconfig = None) -> None:
+    """Say that a lost cluster will not come back, so that all of its work may move."""
+    _run(kubeconfig, lambda api: clusters_command.forget(api, cluster))
+
+
+@app.command()
 def drain(
     cluster: ClusterName,
     wait: Annotated[

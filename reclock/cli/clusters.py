@@ -1,4 +1,4 @@
-"""`reclock clusters`, `cordon`, `uncordon`, `drain`."""
+"""`reclock clusters`, `cordon`, `uncordon`, `drain`, `forget`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,12 @@ async def uncordon(api: Api, name: str) -> None:
     """Let work come again."""
     await _retaint(api, name, None)
     console.print(f"cluster {name} uncordoned")
+
+
+async def forget(api: Api, name: str) -> None:
+    """State that a lost cluster will not come back: what must not run twice may then move."""
+    await api.call("POST", f"{GROUP}/clusters/{name}/forget", body={}, kind="application/json")
+    console.print(f"cluster {name} forgotten: its workloads move to others")
 
 
 async def _retaint(api: Api, name: str, effect: str | None) -> None:

@@ -97,6 +97,9 @@ class Dispatch:
         if info.group == RECLOCK and info.subresource == "explain" and self._pages is not None:
             await self._authorizer.require(call.user, attributes_of(info))
             return await self._pages.explain(call)
+        if info.group == RECLOCK and info.subresource == "forget" and self._pages is not None:
+            await self._authorizer.require(call.user, attributes_of(info))
+            return await self._pages.forget(call)
         return await self.to_host(call)
 
     async def to_host(self, call: Call) -> web.StreamResponse:

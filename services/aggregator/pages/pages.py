@@ -1,4 +1,4 @@
-"""`workloads/explain` (the scheduler's view) and `/reclock/sources` (discovery's), as JSON."""
+"""`workloads/explain` (the scheduler's view), `clusters/forget` and `/reclock/sources` (discovery's), as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.aggregator.types import Call
-from services.common.errors import from_rpc
+from services.common.errors import from_rpc, method_not_allowed
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import Resource
 
@@ -21,7 +21,7 @@ TIMEOUT = 10.0
 
 
 class Pages:
-    """The front authorises: `get` on `workloads/explain`, and `get` on the path /reclock/sources."""
+    """The front authorises: `get` on `workloads/explain`, `create` on `clusters/forget`, `get` on the path /reclock/sources."""
 
     def __init__(
         self,
@@ -51,6 +51,19 @@ class Pages:
         except grpc.aio.AioRpcError as error:
             raise from_rpc(error, "asking the scheduler") from error
         return _json(answer)
+
+    async def forget(self, call: Call) -> web.Response:
+        """POST …/clusters/NAME/forget: the lost cluster will not come back; its workloads may move at once."""
+        if call.info.verb != "create":
+            raise method_not_allowed("clusters/forget takes a POST")
+        try:
+            await self._discovery.ForgetCluster(
+                discovery_pb2.ForgetClusterRequest(name=call.info.name), timeout=TIMEOUT
+            )
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, f"forgetting cluster {call.info.name}") from error
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+        return web.Response(body=msgspec.json.encode(status), content_type="application/json")
 
     async def sources(self, call: Call) -> web.Response:
         """GET /reclock/sources: sources of clusters that cannot be read now."""

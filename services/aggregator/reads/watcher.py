@@ -82,7 +82,7 @@ class Watcher:
                 bookmark_at = now + BOOKMARK_EVERY
             if now >= deadline:
                 return
-            if self.switch is not None:
+            if self.switch is not None and self.feeds is not None and any(f.private for f in self.feeds.all()):
                 await self.switch()
             if self.recheck is not None:
                 await self.recheck()
