@@ -437,7 +437,8 @@ async def test_counts_of_an_offline_member_stand(rig: Rig, host: Kubectl, ns: st
         await apiserver.wait_ready()
     await host("wait", "cluster/west", "--for=condition=Reachable", "--timeout=60s")
     await host("-n", ns, "scale", "deployment/web", "--replicas=6")
-    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=60s")
+    # The member's own controllers and nodes need a while to find back.
+    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=180s", timeout=200)
     assert await spread(rig, ns) == {"east": 3, "west": 3}
 
 
