@@ -140,6 +140,8 @@ class VersionMarkers:
                     obj = marker_object(clock, entry)
                     if selected(options, obj):
                         await response.write(self._frame(change_of(entry), obj, form, options))
+            if waiting:
+                continue  # the other resources' logs are asked again how far they are
             waits = [asyncio.ensure_future(cursor.wait(WAIT)) for cursor in cursors.values()]
             await asyncio.wait(waits, timeout=max(0.0, min(WAIT, deadline - time.monotonic())),
                                return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
