@@ -95,18 +95,15 @@ class ObjectPlacer:
     async def _lacks_type(self, member: MemberView, target: Target) -> str:
         """Say why the member does not serve the object's type; "" when it does."""
         key, now = (member.name, target.api_version), time.monotonic()
-        known = self._types.get(key)
-        if known is None or known[0] < now:
+        until, kinds = self._types.get(key, (0.0, frozenset()))
+        # A CRD that was just made must not be missed: what is known only ever says yes.
+        if until < now or target.kind not in kinds:
             try:
-                known = (now + TYPES_TTL, await self._read_types(member, target.api_version))
+                kinds = await self._read_types(member, target.api_version)
             except StatusError as error:
                 return error.message
-            self._types[key] = known
-        if target.kind in known[1]:
-            return ""
-        # A CRD that was just made must not be missed for long.
-        self._types[key] = (min(known[0], now + 1.0), known[1])
-        return f"it does not serve {target.kind} of {target.api_version}"
+            self._types[key] = (now + TYPES_TTL, kinds)
+        return "" if target.kind in kinds else f"it does not serve {target.kind} of {target.api_version}"
 
     async def _read_types(self, member: MemberView, api_version: str) -> frozenset[str]:
         client = getattr(member, "client", None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import yaml
+
 from tests.kube.session.tools import Kubectl, RunningFleet, cluster_of, eventually, ready_pods
 
 
@@ -23,7 +25,7 @@ def test_run_and_run_something_too_big(kubectl: Kubectl) -> None:
 
 def test_one_manifest_with_everything(fleet: RunningFleet, kubectl: Kubectl) -> None:
     suffix = kubectl.namespace.replace("-", "")
-    kubectl("apply", "-f", "-", stdin="\n---\n".join(json.dumps(one) for one in [
+    kubectl("apply", "-f", "-", stdin="---\n".join(yaml.safe_dump(one) for one in [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
          "spec": {"selector": {"app": "web"}, "ports": [{"port": 80}]}},
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"color": "blue"}},
