@@ -1,0 +1,1 @@
+"""Compiled hot paths: markers, the JSON splicer, the fair queue. Imports nothing of ours."""
