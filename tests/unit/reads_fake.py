@@ -244,6 +244,9 @@ class FakeClock(View):
         life = incarnation or f"{cluster}-uid/0"
         marker = Marker(cluster, life, meta["namespace"], meta["name"], meta["uid"], version,
                         dict(meta.get("labels", {})), deleted=delete, kind=kind)  # fmt: skip
+        before = self.marker(cluster, meta["namespace"], meta["name"])
+        if before is not None and not before.deleted and before.uid == meta["uid"]:
+            marker.keep_since(before.since)
         return self.commit({cluster: Position(life, version, version - 1)}, marker)
 
     def show_next(self, gone: Marker, obj: Object, cluster: str) -> None:
