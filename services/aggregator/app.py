@@ -35,6 +35,9 @@ from services.common.tasks import Backoff
 
 log = logging.getLogger(__name__)
 
+LOG_PATIENCE = 20.0
+"""Seconds that the front waits for the log of fleet versions; without etcd the host is served all the same."""
+
 
 class Aggregator(Service[AggregatorConfig]):
     """The clock and the Kubernetes front.
@@ -120,6 +123,11 @@ class Aggregator(Service[AggregatorConfig]):
         self.tasks.spawn(clock.run(), "clock", root=True)
         self.tasks.spawn(aggregations.run(), "aggregations", root=True)
         self.tasks.spawn(fleet.run(), "fleet", root=True)
+        # Until it is known what is aggregated, a watch of pods would be the host's own; and a client that cannot
+        # connect tries again, while one that is told 503 lists anew.
+        self._missing = lambda: "it waits for the aggregations and the log of fleet versions"
+        await aggregations.resolved.wait()
+        await clock.wait_loaded(LOG_PATIENCE)
         await self.front.start()
         self._missing = lambda: None
 

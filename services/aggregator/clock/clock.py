@@ -77,6 +77,17 @@ class Clock:
             return f"the store of fleet versions: {self._trouble}"
         return next((reason for one in self.resources.values() if (reason := one.ready())), None)
 
+    async def wait_loaded(self, timeout: float) -> bool:
+        """Wait until the log of every resource has been read from etcd: from then on watches can be resumed.
+        False when that takes longer than `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                for one in list(self.resources.values()):
+                    await one.loaded.wait()
+        except TimeoutError:
+            return False
+        return True
+
     # What changes.
 
     def apply(self, aggregated: Sequence[Aggregated]) -> None:
@@ -176,7 +187,8 @@ class Clock:
             except EtcdCompacted:
                 revision = 0
             except EtcdUnavailable as error:
-                log.info("gaps and leaders are not followed: %s", error)
+                if revision:
+                    log.info("gaps and leaders are not followed: %s", error)
                 # Another store may answer next time: what it has is read, not guessed.
                 revision = 0
             except EtcdError as error:

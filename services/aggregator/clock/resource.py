@@ -91,12 +91,12 @@ class ResourceClock(View):
             except StorageChanged as reason:
                 log.error("%s: %s", self.label, reason)
                 await self._reopen(base, reason)
-            except Deposed as reason:
-                self.trouble = str(reason)
-                log.warning("%s: the term is over: %s", self.label, reason)
             except EtcdError as error:
+                # Said once, not with every try while etcd is away.
+                news = self._led_since or str(error) != self.trouble
+                level = logging.WARNING if news else logging.DEBUG
+                log.log(level, "%s: the term is over: %s", self.label, error)
                 self.trouble = str(error)
-                log.warning("%s: the term is over: %s", self.label, error)
             if self._led_since and loop.time() - self._led_since > STABLE:
                 backoff.reset()
             await backoff.wait()
