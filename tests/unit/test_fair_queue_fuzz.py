@@ -221,3 +221,46 @@ def test_records_that_move_keep_their_places() -> None:
     rest = [item.key for item in iter(twins.fast.get_nowait, None)]
     assert len(rest) == len(set(rest)) == 100 + 90 + 90
     assert {k for k in rest if k.startswith("later")} == {f"later/{i}" for i in range(0, 9000, 100)}
+
+
+def test_lanes_that_moved_go_on_in_order() -> None:
+    """After the slabs were compacted, what is added to a namespace still comes after what waited there."""
+    queue = fast.FairQueue(clock=lambda: 0.0)
+    queue.engage("a", cap=10**6)
+    for i in range(40_000):
+        queue.add("a", f"ns{i % 20}/{i:06}" if i % 8 == 0 else f"ns{i}/{i:06}", 0 if i % 8 == 0 else 1)
+    for _ in range(35_000):
+        item = queue.get_nowait()
+        assert item is not None
+        queue.done(item)
+    for i in range(40_000, 40_100):
+        queue.add("a", f"ns{i % 20}/{i:06}")
+    last: dict[str, str] = {}
+    for item in iter(queue.get_nowait, None):
+        assert last.get(item.namespace, "") < item.name
+        last[item.namespace] = item.name
+        queue.done(item)
+    assert len(last) == 20 and min(last.values()) >= "040080" and len(queue) == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_delays_taken_out_of_the_middle_leave_the_rest_in_order(seed: int) -> None:
+    rng = random.Random(seed)
+    now = 0.0
+    queue = fast.FairQueue(clock=lambda: now)
+    queue.engage("a", cap=10**6)
+    due = {f"k{i}": rng.randrange(1, 10_000) / 8 for i in range(1000)}
+    for key, at in due.items():
+        queue.add_after("a", key, at)
+    for key in rng.sample(sorted(due), 600):
+        if rng.random() < 0.5:
+            due[key] = min(due[key], rng.randrange(1, 10_000) / 8)
+            queue.add_after("a", key, due[key])
+        else:
+            del due[key]
+            queue.add("a", key)
+    while (item := queue.get_nowait()) is not None:
+        queue.done(item)
+    now = 10_000.0
+    order = [due[item.key] for item in iter(queue.get_nowait, None)]
+    assert order == sorted(due.values())
