@@ -57,6 +57,9 @@ class OneMember:
         self.calls: list[Call] = []
 
     # Aggregations
+    def unsettled(self, group: str, resource: str) -> str | None:
+        return None
+
     def lookup(self, group: str, resource: str) -> Aggregated | None:
         return self.aggregated.get((group, resource))
 

@@ -36,6 +36,7 @@ class Aggregations:
         self._current: dict[tuple[str, str], Aggregated] = {}
         self._by_kind: dict[tuple[str, str], Aggregated] = {}
         self._listeners: list[Callable[[Sequence[Aggregated]], None]] = []
+        self._unsettled: dict[tuple[str, str], str] = {}
         self._served: dict[str, Served] = {}
         self.resolved = asyncio.Event()  # the first complete look is done
         fleet.subscribe(self)
@@ -43,6 +44,13 @@ class Aggregations:
     def lookup(self, group: str, resource: str) -> Aggregated | None:
         """Return the aggregation of a resource (events.k8s.io events are core events), or None."""
         return self._current.get(canonical(group, resource))
+
+    def unsettled(self, group: str, resource: str) -> str | None:
+        """Why it cannot be told yet whether a resource is aggregated; None when `lookup` is right.
+
+        The host's answer instead would be wrong: its versions are others, so that a watch would stay silent.
+        """
+        return self.ready() or self._unsettled.get(canonical(group, resource))
 
     def lookup_kind(self, api_version: str, kind: str) -> Aggregated | None:
         """Return the aggregation of a kind, whatever the version in `api_version`."""
@@ -108,7 +116,9 @@ class Aggregations:
         """Work out the whole set anew; True while some type should be looked at again later."""
         clients = {name: member.client for name, member in self._fleet.members.items() if member.reachable}
         current: dict[tuple[str, str], Aggregated] = {}
-        pending = False
+        unsettled: dict[tuple[str, str], str] = {}
+        fleet_known = self._fleet.synced.is_set()
+        pending = not fleet_known
         objects = sorted(self._informer.store.values(), key=_age)
         answers = await asyncio.gather(*(self._look(obj, clients) for obj in objects))
         for obj, served in zip(objects, answers, strict=True):
@@ -116,7 +126,13 @@ class Aggregations:
             self._served[name] = served
             pending |= not served.clusters or bool(served.unknown)
             condition = self._take(obj, served, current)
+            if condition[1] == "NotServed" and (served.unknown or not fleet_known):
+                spec = obj["spec"]
+                unsettled[canonical(spec.get("group", ""), spec["resource"])] = (
+                    f"no cluster has said yet what {spec['resource']} are"
+                )
             await self._report(obj, condition, served)
+        self._unsettled = unsettled
         if current != self._current or not self.resolved.is_set():
             self._current = current
             self._by_kind = {(one.group, one.kind): one for one in current.values()}

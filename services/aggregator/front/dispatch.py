@@ -19,7 +19,7 @@ from services.aggregator.front.request_info import is_watch_prefix
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.front.tunnel import TUNNELS, path_with_query, tunnel
 from services.aggregator.types import Aggregated, Call
-from services.common.errors import StatusError, method_not_allowed
+from services.common.errors import StatusError, method_not_allowed, unavailable
 from services.common.kube.client import KubeClient
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class Dispatch:
         if info.group == RECLOCK and info.subresource == "forget" and self._pages is not None:
             await self._authorizer.require(call.user, attributes_of(info))
             return await self._pages.forget(call)
+        if reason := self._aggregations.unsettled(info.group, info.resource):
+            raise unavailable(reason, retry_after=1)
         return await self.to_host(call)
 
     async def to_host(self, call: Call) -> web.StreamResponse:
