@@ -54,6 +54,7 @@ class Aggregator(Service[AggregatorConfig]):
         self._missing: Callable[[], str | None] = lambda: "the host has not answered yet"
         self._closers: list[Callable[[], object]] = []
         self._owners: Owners | None = None
+        self._reads: Reads | None = None
         self._etcd: Etcd | None = None
         self._host: KubeClient | None = None
         self._scheduler: grpc.aio.Channel | None = None
@@ -91,7 +92,9 @@ class Aggregator(Service[AggregatorConfig]):
         self._rpc.clock = clock
         self._owners = owners = Owners(fleet, aggregations, clock, fleet_id)
         secret = await token_secret(self._etcd, config.etcd.prefix)
-        reads = Reads(clock, owners, fleet_id=fleet_id, token_secret=secret, identity=member_headers)
+        self._reads = reads = Reads(
+            clock, owners, fleet_id=fleet_id, token_secret=secret, identity=member_headers
+        )
         self._scheduler = channel(config.scheduler_address, config.tls)
         self._discovery = channel(config.discovery_address, config.tls)
         placement = scheduler_pb2_grpc.PlacementServiceStub(self._scheduler)
@@ -149,6 +152,8 @@ class Aggregator(Service[AggregatorConfig]):
 
     async def close(self) -> None:
         """Close connections, after all tasks have ended."""
+        if self._reads is not None:
+            await self._reads.close()
         if self._owners is not None:
             await self._owners.close()
         for chan in (self._scheduler, self._discovery):

@@ -41,6 +41,7 @@ class Outgoing:
         self._size = 0
         self._response: web.StreamResponse | None = None
         self._gzip = accepts_gzip(call.request.headers.get("Accept-Encoding", ""))
+        self._zipping: asyncio.Future[bytes] | None = None
         self._zip = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, 31) if self._gzip else None
 
     @property
@@ -80,11 +81,19 @@ class Outgoing:
         assert self._response is not None
         data = b"".join(self._parts)
         self._parts, self._size = [], 0
-        if self._zip is not None:
-            # Off the loop: zlib gives the interpreter away while it works.
-            data = await asyncio.to_thread(self._compress, data, last)
-        if data:
+        if self._zip is None:
             await self._response.write(data)
+            return
+        # Off the loop: zlib gives the interpreter away while it works, on one piece while the next is made.
+        before, self._zipping = self._zipping, asyncio.ensure_future(self._compressed(self._zipping, data, last))
+        for pending in (before, self._zipping if last else None):
+            if pending is not None and (packed := await pending):
+                await self._response.write(packed)
+
+    async def _compressed(self, before: asyncio.Future[bytes] | None, data: bytes, last: bool) -> bytes:
+        if before is not None:
+            await asyncio.wait((before,))
+        return await asyncio.to_thread(self._compress, data, last)
 
     def _compress(self, data: bytes, last: bool) -> bytes:
         assert self._zip is not None
