@@ -23,12 +23,18 @@ class Shared(Generic[T]):
     async def get(self) -> T:
         """Return a fresh answer, or raise what the call raised. A caller's cancellation is its own."""
         if self._current is None or self._current.done():
-            task = self._current = asyncio.create_task(self._run(None), name="clock/read")
+            task = self._current = self._start(None)
         elif self._next is not None:
             task = self._next
         else:
-            task = self._next = asyncio.create_task(self._run(self._current), name="clock/read")
+            task = self._next = self._start(self._current)
         return await asyncio.shield(task)
+
+    def _start(self, before: asyncio.Task[T] | None) -> asyncio.Task[T]:
+        task = asyncio.create_task(self._run(before), name="clock/read")
+        # An error is told to who waits; when all were cancelled nobody does.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
 
     async def _run(self, before: asyncio.Task[T] | None) -> T:
         if before is not None:

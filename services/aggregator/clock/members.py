@@ -18,15 +18,15 @@ from services.common.fleet import Member
 from services.common.tasks import Tasks
 
 if TYPE_CHECKING:
-    from services.aggregator.clock.resource import ResourceClock
+    from services.aggregator.clock.answers import Answers
 
 log = logging.getLogger(__name__)
 
 
 class Members:
-    """Owned by a ResourceClock. Feeds run within a term; states outlive it."""
+    """Owned by a resource's clock. Feeds run within a term; states outlive it."""
 
-    def __init__(self, clock: ResourceClock) -> None:
+    def __init__(self, clock: Answers) -> None:
         self.clock = clock
         self.states: dict[str, MemberState] = {}
         self._feeds: dict[str, tuple[Feed, asyncio.Task[None]]] = {}

@@ -1,4 +1,4 @@
-"""The clock of one resource: terms of leadership, the members it follows, and what needs etcd to answer.
+"""The clock of one resource: terms of leadership, and what etcd's watch and the window mean for it.
 
 A term: take the leader key, bring the log up to it from etcd's history, follow every member, commit. Whatever
 fails in etcd ends the term; the next one starts from what etcd has. Readers are served from the log all along,
@@ -12,29 +12,20 @@ import logging
 from dataclasses import dataclass
 
 from services.aggregator.clock import history, metrics
-from services.aggregator.clock.claims import Claim, Claims
+from services.aggregator.clock.answers import Answers
 from services.aggregator.clock.context import Context
 from services.aggregator.clock.election import campaign
-from services.aggregator.clock.members import Members
-from services.aggregator.clock.membership import MemberState
-from services.aggregator.clock.position import decode_position
 from services.aggregator.clock.retention import PURGE_AT_ONCE
 from services.aggregator.clock.sequencer import Sequencer
 from services.aggregator.clock.state import Change
 from services.aggregator.clock.store import Deposed, StorageChanged
-from services.aggregator.clock.vector import vector_of
 from services.aggregator.clock.version import decode
-from services.aggregator.clock.view import Snapshot, View
 from services.aggregator.types import Aggregated
-from services.common import errors
-from services.common.etcd import EtcdCompacted, EtcdError, prefix_end
+from services.common.etcd import EtcdCompacted, EtcdError
 from services.common.tasks import Backoff
 
 log = logging.getLogger(__name__)
 
-DIFF_PATIENCE = 1.0
-"""Seconds that a list waits for the end of a member's diff before it leaves the member out."""
-FUTURE_PATIENCE = 3.0
 RESIGN_TIMEOUT = 2.0
 STABLE = 5.0
 """Seconds after which a term that ends was no failure to start."""
@@ -49,34 +40,13 @@ class Counts:
     log_entries: int
 
 
-class ResourceClock(View):
+class ResourceClock(Answers):
     """One aggregated resource. `run` is its task; `update` follows fleet and aggregation."""
 
     def __init__(self, context: Context, aggregated: Aggregated) -> None:
-        super().__init__(aggregated)
-        self.context = context
-        self.group, self.resource = aggregated.group, aggregated.resource
-        self.label = aggregated.key
-        self.term = 0
-        """create_revision of our leader key; 0 while another process leads, or nobody."""
-        self.loaded = asyncio.Event()
-        self._members = Members(self)
-        self._sequencer: Sequencer | None = None
-        self._deposed = asyncio.Event()
-        self._claims = Claims(context.store, self.group, self.resource)
+        super().__init__(context, aggregated)
         self._closed: dict[str, int] = {}
         self._led_since = 0.0
-        self.trouble = "starting"
-
-    @property
-    def members(self) -> dict[str, MemberState]:
-        """Clusters that are engaged and selected, and those on their way out; HOST where it is included."""
-        return self._members.states
-
-    @property
-    def sequencer(self) -> Sequencer | None:
-        """The term's sequencer; None while we do not lead."""
-        return self._sequencer
 
     # Terms.
 
@@ -117,7 +87,9 @@ class ResourceClock(View):
             await self._lead(term)
         finally:
             self.term = 0
-            self._sequencer = None
+            sequencer, self._sequencer = self._sequencer, None
+            if sequencer is not None:
+                sequencer.end()
             await self._members.stop()
             await self._resign(term)
 
@@ -204,10 +176,6 @@ class ResourceClock(View):
         if self.term and (revision > self.term or revision < self.state.revision):
             self._deposed.set()
 
-    def depose(self) -> None:
-        """End the term; another one follows."""
-        self._deposed.set()
-
     def gap_changed(self, cluster: str, revision: int, there: bool) -> None:
         """etcd's watch says that a gap key was put or deleted."""
         if there:
@@ -231,135 +199,7 @@ class ResourceClock(View):
         """A cluster may answer again: do not wait for the next try."""
         self._members.kick(cluster)
 
-    # What needs etcd.
-
-    async def barrier(self, timeout: float = 10) -> int:
-        """Wait until the log has passed etcd's current revision; return the head. 503 when that cannot be."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while True:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    if self.term and await self._pass():
-                        return self.state.head
-            except TimeoutError:
-                raise self._not_leading() from None
-            except EtcdError as error:
-                raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
-            left = deadline - loop.time()
-            if left <= 0:
-                raise self._not_leading()
-            await self.head_pulse.wait(min(left, 0.2))
-
-    def _not_leading(self) -> errors.StatusError:
-        return errors.unavailable(f"the clock of {self.label} is not running: {self.trouble or 'busy'}")
-
-    async def _pass(self) -> bool:
-        """If the leader key was ours at etcd's current revision, nobody else has written since: once our
-        transaction in flight has settled, the log is complete up to there."""
-        revision, leaders = await self.context.leaders.get()
-        sequencer, term = self._sequencer, self.term
-        if sequencer is None or not term or leaders.get((self.group, self.resource)) != term:
-            return False
-        await sequencer.caught_up()
-        if self._sequencer is not sequencer:
-            return False
-        if revision > self.state.revision:
-            self.state.pass_revision(revision)
-            self.head_pulse.beat()
-        return True
-
-    async def snapshot(self, *, linearizable: bool = True, minimum: int = 0, timeout: float = 10) -> Snapshot:
-        """Fix a version for a list, and the member versions that it stands for.
-
-        StatusError 503 while the log cannot be vouched for, 504 for a `minimum` of the future.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        if linearizable:
-            await self.barrier(timeout)
-        elif not self.loaded.is_set():
-            await self._wait_loaded(timeout)
-        if minimum > self.state.head:
-            try:
-                await self.barrier(timeout)
-                await self.wait_head(minimum, min(FUTURE_PATIENCE, max(deadline - loop.time(), 0)))
-            except errors.StatusError as error:
-                if error.code != 504:
-                    raise
-                raise errors.too_large_version(minimum, self.state.head) from error
-        patience = min(DIFF_PATIENCE, max(deadline - loop.time(), 0))
-        await self.pulse.until(lambda: None if self._members.diffing() else True, patience)
-        return self._members.snapshot()
-
-    async def _wait_loaded(self, timeout: float) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                await self.loaded.wait()
-        except TimeoutError:
-            raise self._not_leading() from None
-
-    async def vector_at(self, version: int) -> Snapshot:
-        """The member versions that a past fleet version stands for; 410 outside the window and inside a diff."""
-        if version > self.state.head:
-            await self.snapshot(minimum=version)
-        self._check(version)
-        revision, _ = decode(self.state.base, version)
-        prefix = self.context.store.keys.all("positions", self.group, self.resource)
-        positions = {}
-        try:
-            async for page in self.context.store.etcd.pages(prefix, prefix_end(prefix), revision=revision):
-                for kv in page.kvs:
-                    key = self.context.store.keys.parse(kv.key)
-                    if key is not None:
-                        positions[key.cluster] = decode_position(kv.value)
-        except EtcdCompacted:
-            raise errors.expired(f"too old resource version: {version} ({self.state.floor})") from None
-        except EtcdError as error:
-            raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
-        return vector_of(self.state, version, positions)
-
-    async def open_gap(self, cluster: str) -> None:
-        """Note that an answer leaves the cluster out: its objects are sent anew on open watches when it is back.
-        In etcd when this returns; 503 when that cannot be."""
-        try:
-            revision = await self.context.store.put_gap(self.group, self.resource, cluster)
-        except EtcdError as error:
-            raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
-        metrics.GAPS.labels(self.label, cluster).inc()
-        self.gap_changed(cluster, revision, True)
-
-    async def claim(self, namespace: str, name: str, cluster: str) -> Claim:
-        """Claim a key for a create on `cluster`; the claim's cluster may be that of an earlier try.
-        409 when an object or another create holds it."""
-        try:
-            claim = await self._claims.take(namespace, name, cluster)
-        except EtcdError as error:
-            raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
-        if claim is None:
-            raise errors.already_exists(self.resource, name, self.group)
-        await self.barrier(5)
-        if self.shown(namespace, name) is not None:
-            await claim.release()
-            raise errors.already_exists(self.resource, name, self.group)
-        return claim
-
     # Retention.
-
-    async def refresh(self, cluster: str, timeout: float = 5) -> None:
-        """Have the cluster listed anew, and wait until its position is current: its history of the old one is
-        gone. StatusError 503 when that takes longer."""
-        if self._sequencer is None:
-            raise self._not_leading()
-        before = self.state.positions.get(cluster)
-        self._members.relist(cluster)
-
-        def moved() -> bool | None:
-            position = self.state.positions.get(cluster)
-            return None if position is None or position.diff or position == before else True
-
-        if await self.pulse.until(moved, timeout) is None:
-            raise errors.unavailable(f"cluster {cluster!r} is being listed anew")
 
     def counts(self) -> Counts:
         """Figures for people and metrics."""

@@ -110,6 +110,11 @@ class Sequencer:
         while self._done < started:
             await self.settled.wait()
 
+    def end(self) -> None:
+        """The term is over: who waits for a transaction need not any more."""
+        self._done = self._started
+        self.settled.beat()
+
     # The loop.
 
     async def run(self) -> None:
