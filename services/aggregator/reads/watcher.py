@@ -75,7 +75,7 @@ class Watcher:
                 await self._flush()
             self.position = max(self.position, cursor.position)
             now = time.monotonic()
-            if entries and now < deadline:
+            if len(entries) == TAKE and now < deadline:
                 continue
             if self._options.bookmarks and (now >= bookmark_at or now >= deadline):
                 await self._write(self._frames.bookmark(self.position))
