@@ -19,10 +19,14 @@ import msgspec
 from report import line, note
 
 from deploy.local.fleet import Fleet
+from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
+from services.common.kube.resource import NAMESPACES, PODS, Resource
 
 NAMESPACE = "bench"
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 QUIET = ("scheduler", "kwok", "controller-manager")
+MERGE = {"Content-Type": "application/merge-patch+json"}
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
 
 
@@ -44,20 +48,17 @@ def pod(number: int) -> dict[str, Any]:
 
 async def fill(client: KubeClient, numbers: range) -> None:
     """Create the pods of a cluster, a few at a time."""
-    namespace = {"metadata": {"name": NAMESPACE}}
-    await client.request("POST", "/api/v1/namespaces", body=msgspec.json.encode(namespace))
-    account = {"metadata": {"name": "default"}}
-    path = f"/api/v1/namespaces/{NAMESPACE}"
+    await client.create(NAMESPACES, None, {"metadata": {"name": NAMESPACE}})
     try:
-        await client.request("POST", f"{path}/serviceaccounts", body=msgspec.json.encode(account))
-    except Exception as error:
-        if "already exists" not in str(error):
+        await client.create(SERVICE_ACCOUNTS, NAMESPACE, {"metadata": {"name": "default"}})
+    except StatusError as error:
+        if error.reason != "AlreadyExists":
             raise
     gate = asyncio.Semaphore(24)
 
     async def one(number: int) -> None:
         async with gate:
-            await client.request("POST", f"{path}/pods", body=msgspec.json.encode(pod(number)))
+            await client.create(PODS, NAMESPACE, pod(number))
 
     await asyncio.gather(*(one(number) for number in numbers))
 
@@ -140,8 +141,7 @@ async def watch_latency(front: KubeClient, member: KubeClient, rate: int, second
         for number in range(rate * seconds):
             body = msgspec.json.encode({"metadata": {"annotations": {"bench/mark": f"m{number}"}}})
             path = f"/api/v1/namespaces/{NAMESPACE}/pods/web-{number % 100 * 2:06d}"
-            headers = {"Content-Type": "application/merge-patch+json"}
-            patches.append(group.create_task(member.request("PATCH", path, body=body, headers=headers)))
+            patches.append(group.create_task(member.request("PATCH", path, body=body, headers=MERGE)))
             await asyncio.sleep(max(0.0, began + (number + 1) / rate - time.perf_counter()))
         await asyncio.gather(*patches)
         await asyncio.sleep(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -141,8 +142,7 @@ class Aggregator(Service[AggregatorConfig]):
                 namespace = await host.get(NAMESPACES, None, "kube-system")
                 return str(namespace["metadata"]["uid"])
             except StatusError as error:
-                reason = error.message
-                self._missing = lambda: reason
+                self._missing = partial(str, error.message)
             await backoff.wait()
 
     async def stop_intake(self) -> None:

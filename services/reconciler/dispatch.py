@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 
-from _fastpath.fair_queue import FairQueue, Item, ShutDown
 from prometheus_client import Counter, Histogram
 
+from _fastpath.fair_queue import FairQueue, Item, ShutDown
 from services.common.errors import StatusError
 from services.reconciler import keys
 from services.reconciler.controllers import copies, dependencies, garbage, namespaces, owners, workloads

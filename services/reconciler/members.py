@@ -7,7 +7,6 @@ import logging
 from collections.abc import Iterable
 
 from _fastpath.fair_queue import FairQueue
-
 from services.common.fleet import Member
 from services.common.kube.resource import Resource
 from services.common.tasks import FailureCallback, Tasks

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from _fastpath.fair_queue import FairQueue
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from _fastpath.fair_queue import FairQueue
 
 GAUGES = {
     "depth": "Keys that wait", "delayed": "Keys in back-off or delayed", "processing": "Keys being processed",

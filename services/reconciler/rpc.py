@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import grpc
-from _fastpath.fair_queue import FairQueue
 
+from _fastpath.fair_queue import FairQueue
 from reclock.reconciler.v1 import reconciler_pb2, reconciler_pb2_grpc
 from services.common.grpc import abort
 

@@ -20,7 +20,7 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
     def __init__(self) -> None:
         self.clock: Clock | None = None
 
-    async def ListMarkers(  # noqa: N802 - the RPC's name
+    async def ListMarkers(
         self, request: pb.ListMarkersRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListMarkersResponse:
         """Answer the live markers of one resource at the log's head."""
@@ -29,7 +29,7 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
         markers = [_marker(clock, marker) for marker in clock.iter_markers(request.namespace)]
         return pb.ListMarkersResponse(markers=markers, fleet_version=head)
 
-    async def WatchMarkers(  # noqa: N802 - the RPC's name
+    async def WatchMarkers(
         self, request: pb.WatchMarkersRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.WatchMarkersResponse]:
         """Stream the log after a version."""
@@ -45,7 +45,7 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
         except StatusError as error:
             await abort_status(context, error)
 
-    async def Stats(  # noqa: N802 - the RPC's name
+    async def Stats(
         self, request: pb.StatsRequest, context: grpc.aio.ServicerContext
     ) -> pb.StatsResponse:
         """Answer the state of every resource and feed."""
@@ -53,7 +53,7 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
         resources = [_stats(one) for _, one in sorted(clock.resources.items())]
         return pb.StatsResponse(resources=resources)
 
-    async def VerifyMarkers(  # noqa: N802 - the RPC's name
+    async def VerifyMarkers(
         self, request: pb.VerifyMarkersRequest, context: grpc.aio.ServicerContext
     ) -> pb.VerifyMarkersResponse:
         """Not built yet."""
@@ -63,7 +63,7 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
             "VerifyMarkers will compare all markers with the members; it is not built yet",
         )
 
-    async def RebuildMarkers(  # noqa: N802 - the RPC's name
+    async def RebuildMarkers(
         self, request: pb.RebuildMarkersRequest, context: grpc.aio.ServicerContext
     ) -> pb.RebuildMarkersResponse:
         """Not built yet."""
