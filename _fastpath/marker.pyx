@@ -83,6 +83,11 @@ cdef dict shared_labels(dict labels):
     return found
 
 
+def shared_values() -> tuple:
+    """(scopes, label sets) that are kept for sharing now."""
+    return len(_scopes), len(_labels)
+
+
 cdef inline int hex_digit(uint8_t c) noexcept nogil:
     if c'0' <= c <= c'9':
         return c - c'0'

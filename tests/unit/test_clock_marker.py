@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _fastpath.marker import DIFF, EVENT, GAP, LEAVE, Marker, decode_marker, first_after, of_cluster, visible
+from _fastpath.marker import (
+    DIFF,
+    EVENT,
+    GAP,
+    LEAVE,
+    Marker,
+    decode_marker,
+    first_after,
+    of_cluster,
+    shared_values,
+    visible,
+)
 from services.aggregator.clock import version
 from services.aggregator.clock.keys import Layout
 from services.aggregator.clock.position import Position, decode_position, incarnation, split_incarnation
@@ -91,6 +102,16 @@ def test_a_marker_is_small_and_a_value_compact() -> None:
 def test_labels_are_shared() -> None:
     one, two = (Marker("c", LIFE, "n", f"o{i}", UID, 5, {"app": "web"}) for i in range(2))
     assert one.labels is two.labels
+
+
+def test_shared_values_go_when_nobody_has_them() -> None:
+    for number in range(20_000):
+        Marker("c", f"life/{number}", f"ns{number}", "o", UID, 5, {"job": str(number)})
+    assert max(shared_values()) < 10_000
+    kept = [Marker("c", LIFE, "n", f"o{number}", UID, 5, {"job": f"k{number}"}) for number in range(5_000)]
+    for number in range(20_000):
+        Marker("c", f"life/{number}", "n", "o", UID, 5, {"job": f"x{number}"})
+    assert [one.labels["job"] for one in kept] == [f"k{number}" for number in range(5_000)]
 
 
 def test_a_long_history_is_freed_without_recursion() -> None:
