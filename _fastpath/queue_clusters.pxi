@@ -41,6 +41,14 @@ cdef inline void sift_down(Core *q, u32 pos) noexcept:
     place(q, pos, &e)
 
 
+cdef inline void sift(Core *q, u32 pos) noexcept:
+    """To where it belongs, from a place that may be wrong either way."""
+    if pos and fq_less(&q.heap[pos], &q.heap[(pos - 1) >> 2]):
+        sift_up(q, pos)
+    else:
+        sift_down(q, pos)
+
+
 cdef inline fq_ent entry(const Core *q, u32 cluster) noexcept:
     cdef fq_ent e
     cdef const Cluster *c = &q.clusters[cluster]
@@ -59,8 +67,7 @@ cdef inline void leave(Core *q, u32 pos) noexcept:
     if pos < q.heap_len:
         last = q.heap[q.heap_len]
         place(q, pos, &last)
-        sift_up(q, pos)
-        sift_down(q, q.clusters[last.cluster].pos)
+        sift(q, pos)
 
 
 cdef inline bint eligible(const Cluster *c) noexcept:
@@ -103,8 +110,7 @@ cdef int settle_place(Core *q, u32 cluster, double now) except -1:
         c.pos = q.heap_len
         q.heap_len += 1
     q.heap[c.pos] = entry(q, cluster)
-    sift_up(q, c.pos)
-    sift_down(q, c.pos)
+    sift(q, c.pos)
     return 0
 
 
@@ -142,7 +148,7 @@ cdef inline u32 new_run(Core *q, u32 rec, u32 cluster, double now) except? NONE:
     run.serial = q.serial
     run.start = now
     run.due = -1
-    run.unit = 1 / c.weight
+    run.unit = c.unit
     run.rec = rec
     run.cluster = cluster
     run.charged = 0

@@ -56,6 +56,7 @@ cdef struct Run:
 cdef struct Cluster:
     double tag            # S of start-time fair queuing
     double weight
+    double unit           # 1/weight
     double charge_at      # when a running call must be charged next
     double scan_at        # not before then are old items looked for
     double rate           # token bucket, per second; 0: none

@@ -42,7 +42,7 @@ cdef u32 new_lane(Core *q, u32 level, u32 ns) except? NONE:
     l = &q.levels[level]
     lane.ns = ns
     lane.level = level
-    lane.head = lane.tail = NONE
+    lane.head = NONE   # then its tail says nothing
     if l.tail == NONE:
         lane.next = i
     else:
@@ -143,8 +143,6 @@ cdef inline void unlink(Core *q, u32 i, u32 level, u32 n) noexcept:
     cdef Lane *lane = &q.lanes[n]
     if lane.head == i:   # its prev says nothing: the one before it left without looking at it
         lane.head = r.next
-        if r.next == NONE:
-            lane.tail = NONE
     elif r.next == NONE:
         lane.tail = r.prev
         q.recs[r.prev].next = NONE

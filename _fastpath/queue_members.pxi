@@ -60,7 +60,7 @@ cdef class _Members(_State):
             self.q.serial += 1
             c.turn = self.q.serial   # never served: in the order of engaging
             c.engaged = True
-        c.weight, c.cap = w, limit
+        c.weight, c.unit, c.cap = w, 1 / w, limit
         self.changed(i)
 
     @cython.final
@@ -123,7 +123,8 @@ cdef class _Members(_State):
     def set_weight(self, str cluster not None, weight) -> None:
         """From now on. ValueError outside of 1e-6..1e6, KeyError when not engaged."""
         cdef double w = checked_weight(weight)
-        self.q.clusters[self.slot_of(cluster)].weight = w
+        cdef u32 i = self.slot_of(cluster)
+        self.q.clusters[i].weight, self.q.clusters[i].unit = w, 1 / w
 
     def set_cap(self, str cluster not None, cap) -> None:
         """At most so many keys of it are processed at once (None: a quarter of the workers), from now on."""

@@ -67,6 +67,7 @@ cdef class _Verbs(_Members):
         cdef u32 slot
         if found == NULL or self.shutting:
             return False
+        fq_prefetch(<const char *><PyObject *>key + 64)   # where its namespace stands
         slot = <u32><object>found
         if not self.q.clusters[slot].engaged:
             return False
