@@ -166,6 +166,16 @@ async def test_one_slow_member_is_waited_for_beside_the_others(fleet: Fleet) -> 
     assert loop.time() - begun < 0.75  # not the sum
 
 
+async def test_a_member_that_hangs_is_left_out(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    from services.aggregator.reads import walk as module
+
+    monkeypatch.setattr(module, "OPEN_TIMEOUT", 0.2)
+    fleet.write("east", pod("a"))
+    fleet.members["west"].delay = 30
+    code, body = await fleet.get("/api/v1/pods")
+    assert code == 200 and names(body) == ["default/a"] and fleet.clock.gaps[0][0] == "west"
+
+
 async def walk(fleet: Fleet, query: str) -> tuple[list[str], list[dict]]:
     found: list[str] = []
     pages: list[dict] = []

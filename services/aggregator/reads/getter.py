@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from services.aggregator.clock.clock import ResourceClock
 
 SETTLE = 5.0  # seconds for the log to catch up with a member
-MEMBER_TIMEOUT = 10.0
+MEMBER_TIMEOUT = 6.0
 ROUTES = 6  # times that an object may move between members while it is read
 NUMBERINGS = 10  # times that a body may be passed over by a diff
 

@@ -14,7 +14,7 @@ from services.aggregator.reads.merge import Merge
 from services.aggregator.reads.paged import MemberPages
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.table import Columns, Layout, columns_in
-from services.common.errors import StatusError
+from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 READ_AHEAD = 16 * 1024 * 1024  # bytes read ahead of the client, over all members of one list
 MIN_AHEAD = 256 * 1024
+OPEN_TIMEOUT = 5.0  # seconds for a member to begin its answer: one that hangs delays nobody for longer
 
 
 class Restart(Exception):
@@ -87,7 +88,7 @@ class Walk:
                 version=plan.positions[cluster].read, after=plan.after, limit=share, namespace=plan.namespace,
             ))  # fmt: skip
         self.sources = pages
-        results = await asyncio.gather(*(p.current.opened() for p in pages), return_exceptions=True)
+        results = await asyncio.gather(*(self._opened(page) for page in pages), return_exceptions=True)
         for page, result in zip(pages, results, strict=True):
             if isinstance(result, StatusError):
                 self.failed[page.cluster] = result
@@ -99,6 +100,14 @@ class Walk:
             for page in self.sources:
                 self.columns.learn(page.cluster, columns_in(page.current.head))
             self.layout = self.columns.layout()
+
+    async def _opened(self, page: MemberPages) -> None:
+        try:
+            await asyncio.wait_for(page.current.opened(), OPEN_TIMEOUT)
+        except TimeoutError:
+            await page.close()
+            seconds = f"{OPEN_TIMEOUT:g} s"
+            raise MemberUnreachable(f"cluster {page.cluster}: no answer to a list within {seconds}") from None
 
     def _share(self, members: int) -> int:
         """Objects to ask each member for: its part of a page and what chance may add."""
