@@ -1,0 +1,69 @@
+// Stock client-go clients that follow the pods of one namespace through the front and say what they were told.
+//
+// "follow" writes one JSON line an event to stdout, answers each line "report" on stdin with one line
+// {"report": …}, and ends when stdin does. "protobuf" gets, lists and watches as a client that prefers protobuf,
+// and writes one JSON line. Exit 1 with the reason on stderr when something could not be done.
+package main
+
+import (
+	"bufio"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+// How long the clients may take to have the state as it is at the start.
+const syncLimit = 60 * time.Second
+
+func main() {
+	kubeconfig := flag.String("kubeconfig", "", "the front's kubeconfig")
+	namespace := flag.String("namespace", "default", "whose pods are followed")
+	mode := flag.String("mode", "follow", "follow or protobuf")
+	klog.InitFlags(nil) // -v=4 tells why client-go does what it does
+	flag.Parse()
+	if err := run(*mode, *kubeconfig, *namespace); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(mode, kubeconfig, namespace string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return err
+	}
+	// The clients of one program share nothing: client-go's own limit would make them wait for each other.
+	config.QPS, config.Burst = -1, 0
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	switch mode {
+	case "follow":
+		return follow(ctx, config, namespace)
+	case "protobuf":
+		return preferProtobuf(ctx, config, namespace)
+	}
+	return fmt.Errorf("-mode is follow or protobuf, not %q", mode)
+}
+
+// follow starts every client, says {"ready": true} when all have the present state, then answers stdin.
+func follow(ctx context.Context, config *rest.Config, namespace string) error {
+	out := newOutput(os.Stdout)
+	clients, err := startClients(ctx, config, namespace, out)
+	if err != nil {
+		return err
+	}
+	out.write(map[string]any{"ready": true})
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		if lines.Text() == "report" {
+			out.report(clients)
+		}
+	}
+	return lines.Err()
+}
