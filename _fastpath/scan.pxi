@@ -173,6 +173,8 @@ cdef Py_ssize_t read_object(
             return -1
 
 
+@cython.final
+@cython.freelist(64)
 cdef class Meta:
     """Where one object's metadata stands in a buffer, which must not change while this is in use."""
     cdef readonly Py_ssize_t start

@@ -1,6 +1,6 @@
 """Types of the splicer; the contracts are in the docstrings of splice.pyx and its parts."""
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 CLUSTER_ANNOTATION: str
 HOST_OWNERS_ANNOTATION: str
@@ -15,6 +15,7 @@ class Owner(NamedTuple):
     kind: str
     name: str
 
+@final
 class Meta:
     """Where one object's metadata stands in a buffer; texts are made when asked for, "" when absent."""
 
@@ -39,6 +40,7 @@ class Meta:
     def annotations(self) -> dict[str, str]: ...
     def annotation(self, key: str) -> str | None: ...
 
+@final
 class ListScanner:
     """Cuts the objects out of a list while it arrives in chunks."""
 
@@ -52,6 +54,7 @@ class ListScanner:
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[bytes]: ...
     def finish(self) -> bytes: ...
 
+@final
 class FrameSplitter:
     """Cuts a watch's newline-delimited frames."""
 

@@ -9,6 +9,7 @@ rebuild.pxi (what edits in place cannot do, and the way in), stream.pxi (lists a
 watches in chunks), table.pxi (rows). It finds, it does not validate: bytes of a member that are no JSON
 are refused when the walk meets the fault, and never read out of bounds.
 """
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE

@@ -10,6 +10,7 @@ cdef enum Want:
 cdef Py_ssize_t STEP = 4096   # envelope bytes taken from a chunk at a time
 
 
+@cython.final
 cdef class ListScanner:
     """Cuts the objects out of a list while it arrives.
 
@@ -246,6 +247,7 @@ def list_items(buf, bytes field=b"items"):
     return scanner.head, spans, tail
 
 
+@cython.final
 cdef class FrameSplitter:
     """Cuts a watch's newline-delimited frames. Holds one unfinished frame of at most `max_frame` bytes."""
     cdef bytearray part
