@@ -400,3 +400,15 @@ async def test_unknown_forms_are_406(fleet: Fleet) -> None:
         assert code == 406 and body["reason"] == "NotAcceptable", accept
     code, _ = await fleet.get("/api/v1/pods", Accept="application/vnd.kubernetes.protobuf,application/json")
     assert code == 200
+
+
+async def test_a_resource_in_two_groups_is_asked_for_as_the_client_did(fleet: Fleet) -> None:
+    from services.aggregator.reads.service import _served
+    from services.aggregator.types import Aggregated
+
+    events = Aggregated("events", "", "v1", "events", "Event", namespaced=True)
+    await fleet.get("/apis/events.k8s.io/v1/namespaces/default/events")
+    call = fleet.calls[-1]
+    assert _served(call, events).at().path("default") == "/apis/events.k8s.io/v1/namespaces/default/events"
+    await fleet.get("/api/v1/pods")
+    assert _served(fleet.calls[-1], events) is events  # another resource's call

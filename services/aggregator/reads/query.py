@@ -127,7 +127,7 @@ def selectors(
     """Both selectors; a name in the path (a watch of one object) counts as a field term."""
     labels = parse_labels(query.get("labelSelector", ""))
     fields = parse_fields(query.get("fieldSelector", ""))
-    fields = check_fields(fields, info.group or aggregated.group, aggregated.resource, aggregated.namespaced)
+    fields = check_fields(fields, aggregated.group, aggregated.resource, aggregated.namespaced)
     if info.name:
         if fields and fields.exact("metadata.name") != info.name:
             raise bad_request("fieldSelector metadata.name doesn't match requested name")

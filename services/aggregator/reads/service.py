@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -57,6 +58,7 @@ class Reads:
 
     async def get(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """GET of one object, or of a subresource that is the object too (status)."""
+        aggregated = _served(call, aggregated)
         form = self._negotiate(call)
         if form.as_list:
             raise not_acceptable("you requested PartialObjectMetadataList, but the requested object is not a list")
@@ -73,12 +75,14 @@ class Reads:
 
     async def list(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """GET of a collection."""
+        aggregated = _served(call, aggregated)
         options = decode_list(call.query, call.info, aggregated)
         form = self._negotiate(call)
         return await self._lister.list(call, aggregated, form, options, self._presenter(aggregated))
 
     async def watch(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """Watch of a collection or of one object."""
+        aggregated = _served(call, aggregated)
         options = decode_watch(call.query, call.info, aggregated)
         session = WatchSession(
             call, aggregated, self._negotiate(call), options, scope=self._scope, lister=self._lister,
@@ -87,9 +91,12 @@ class Reads:
         return await session.serve()
 
     async def show(
-        self, clock: ResourceClock, cluster: str, body: bytes, accept: str = "", *, timeout: float = 5.0
-    ) -> bytes:
+        self, clock: ResourceClock, cluster: str, body: bytes, accept: str = "", *, timeout: float = 5.0,
+        path: str = "",
+    ) -> bytes:  # fmt: skip
         """A member's answer to a write as clients see it: once the log has its version, under that number.
+
+        `path` on the member is what was written, where that is no whole object or of another version.
 
         StatusError 504 when the log did not get it in time (the outcome is not known), 503 when the object
         was changed again in a way that passed this version over. A Status is returned as it is.
@@ -101,16 +108,16 @@ class Reads:
             cluster, meta.namespace, meta.name, meta.uid, int(meta.version or 0), timeout=timeout
         )
         if marker is None:
-            return await self._newer(clock, cluster, body)
+            return await self._newer(clock, cluster, body, path)
         return await self._presenter(clock.aggregated).show(cluster, body, meta, marker.fleet, meta.end)
 
-    async def _newer(self, clock: ResourceClock, cluster: str, body: bytes) -> bytes:
+    async def _newer(self, clock: ResourceClock, cluster: str, body: bytes, path: str = "") -> bytes:
         """The write's state was passed over by a diff: what stands there now carries a number."""
         meta = _scan(cluster, body)
         member = clock.members.get(cluster)
         if member is None:
             raise unavailable(f"cluster {cluster} is leaving the fleet, try again")
-        path = clock.aggregated.at().path(meta.namespace or None, meta.name)
+        path = path or clock.aggregated.at().path(meta.namespace or None, meta.name)
         for _ in range(5):
             answer = await member.client.request("GET", path)
             now = _scan(cluster, answer.body)
@@ -138,6 +145,13 @@ class Reads:
     async def close(self) -> None:
         """End all payload feeds."""
         await self._pool.close()
+
+
+def _served(call: Call, aggregated: Aggregated) -> Aggregated:
+    """The resource as it was asked for: core events are events.k8s.io's too, under the same markers."""
+    if call.info.group == aggregated.group or call.info.resource != aggregated.resource:
+        return aggregated
+    return replace(aggregated, group=call.info.group, version=call.info.version)
 
 
 def _scan(cluster: str, body: bytes) -> Meta:
