@@ -91,7 +91,7 @@ class Aggregator(Service[AggregatorConfig]):
         )
         self.checks["clock"] = clock.ready
         self._rpc.clock = clock
-        self._owners = owners = Owners(fleet, aggregations, clock, fleet_id)
+        self._owners = owners = Owners(fleet, aggregations, fleet_id)
         secret = await token_secret(self._etcd, config.etcd.prefix)
         self._reads = reads = Reads(
             clock, owners, fleet_id=fleet_id, token_secret=secret, identity=member_headers

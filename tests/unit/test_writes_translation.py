@@ -43,11 +43,15 @@ def target(fleet: int = 640, version: int = 17, head: int = 1000) -> Target:
     return Target(PODS, clock, marker, None, "v1", "default", "web")  # type: ignore[arg-type]
 
 
+async def copy_uid(cluster: str, owner: Any, namespace: str) -> str | None:
+    return MEMBER_RS if owner.uid == HOST_RS else None
+
+
 def context(*, shown: Any = None) -> Any:
     one = SimpleNamespace(group="", resource="pods", namespaced=True)
     clock = SimpleNamespace(shown=lambda namespace, name: shown)
     return SimpleNamespace(
-        owners=SimpleNamespace(incoming=lambda cluster: {HOST_RS: MEMBER_RS}),
+        owners=SimpleNamespace(copy_uid=copy_uid),
         aggregations=SimpleNamespace(lookup_kind=lambda api, kind: one if kind == "Pod" else None),
         clock=SimpleNamespace(get=lambda group, resource: clock),
     )
@@ -83,28 +87,28 @@ async def test_version_that_is_no_integer_is_refused() -> None:
     assert caught.value.code == 400
 
 
-def test_reference_to_a_copy_gets_the_members_uid() -> None:
+async def test_reference_to_a_copy_gets_the_members_uid() -> None:
     sent = msgspec.json.encode({"metadata": {"ownerReferences": [reference(HOST_RS)]}})
-    inside = msgspec.json.decode(references.take_in(context(), "east", "default", sent))
+    inside = msgspec.json.decode(await references.take_in(context(), "east", "default", sent))
     assert inside["metadata"]["ownerReferences"][0]["uid"] == MEMBER_RS
     assert "annotations" not in inside["metadata"]
 
 
-def test_reference_to_a_host_object_goes_to_the_annotation() -> None:
+async def test_reference_to_a_host_object_goes_to_the_annotation() -> None:
     """The member's garbage collector would delete the object within a second."""
     sent = msgspec.json.encode({"metadata": {"ownerReferences": [reference(CR, "Widget", "example.com/v1")]}})
-    inside = msgspec.json.decode(references.take_in(context(), "east", "default", sent))["metadata"]
+    inside = msgspec.json.decode(await references.take_in(context(), "east", "default", sent))["metadata"]
     assert "ownerReferences" not in inside
     kept = msgspec.json.decode(inside["annotations"][references.HOST_OWNERS])
     assert kept == [reference(CR, "Widget", "example.com/v1")]
     assert inside["labels"] == {references.HOST_OWNED: "true"}
 
 
-def test_owner_on_the_member_stays_and_fixes_the_cluster() -> None:
+async def test_owner_on_the_member_stays_and_fixes_the_cluster() -> None:
     shown = SimpleNamespace(uid=POD_OWNER, cluster="east")
     sent = msgspec.json.encode({"metadata": {"ownerReferences": [reference(POD_OWNER, "Pod", "v1")]}})
     assert msgspec.json.decode(
-        references.take_in(context(shown=shown), "east", "default", sent)
+        await references.take_in(context(shown=shown), "east", "default", sent)
     ) == msgspec.json.decode(sent)
     owner = body.OwnerReference(POD_OWNER, "v1", "Pod", "web")
     assert references.fixed_clusters(context(shown=shown), "default", [owner]) == {"east"}
@@ -139,7 +143,7 @@ def test_json_patches_that_cannot_pass(operation: dict[str, Any], translated: bo
 
 def test_failed_test_is_422() -> None:
     with pytest.raises(StatusError) as caught:
-        jsonpatches.apply([{"op": "test", "path": "/a", "value": 2}], {"a": 1}, PODS, "web")
+        jsonpatches.apply([{"op": "test", "path": "/a", "value": 2}], {"a": 1})
     assert caught.value.code == 422
 
 

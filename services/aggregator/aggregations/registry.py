@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ from services.common.kube.resource import API_AGGREGATIONS
 log = logging.getLogger(__name__)
 
 RECHECK = 10.0  # seconds between looks at types that nobody serves, or that somebody could not be asked about
+SETTLED = 60.0  # seconds between looks at the others: types come and go on single members
 
 
 class Aggregations:
@@ -108,7 +110,7 @@ class Aggregations:
             self._wake.clear()
             pending = await self._resolve()
             try:
-                await asyncio.wait_for(self._wake.wait(), RECHECK if pending else None)
+                await asyncio.wait_for(self._wake.wait(), RECHECK if pending else SETTLED)
             except TimeoutError:
                 continue
 
@@ -155,7 +157,10 @@ class Aggregations:
         spec, name = obj["spec"], obj["metadata"]["name"]
         key = canonical(spec.get("group", ""), spec["resource"])
         known = self._current.get(key)
-        kind = spec.get("kind") or served.kind or (known.kind if known and known.name == name else "")
+        if not served.kind and known is not None and known.name == name:
+            # Nobody can say now (members that start, or are away): a type that was known stays what it was.
+            served = replace(served, kind=known.kind, namespaced=known.namespaced)
+        kind = spec.get("kind") or served.kind
         if not kind:
             return (
                 "False",

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-import msgspec
-
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 
@@ -44,10 +42,12 @@ async def _ask(client: KubeClient, group: str, version: str, resource: str) -> t
         answer = await client.request(
             "GET", path, headers={"Accept": "application/json"}, timeout=ASK_TIMEOUT
         )
+        document = answer.json()
     except StatusError as error:
         return ("", True) if error.code == 404 else None
-    document = msgspec.json.decode(answer.body)
-    for entry in document.get("resources", []):
+    if not isinstance(document, dict) or document.get("kind") != "APIResourceList":
+        return None
+    for entry in document.get("resources") or []:
         if entry.get("name") == resource:
             return entry.get("kind", ""), bool(entry.get("namespaced"))
     return "", True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +31,14 @@ class Claim:
     key: bytes = field(repr=False)
     revision: int = field(repr=False)
     _claims: Claims = field(repr=False)
+    earlier: bool = False
+    """It is left from another try, whose outcome is not known."""
+    since: float = 0.0
+    """When it was made, in seconds since the epoch."""
+
+    async def move(self, cluster: str) -> None:
+        """The cluster so far is known not to have the object: hold the key for another. EtcdError."""
+        await self._claims.move(self, cluster)
 
     async def release(self) -> None:
         """The outcome is known: remove the claim."""
@@ -50,20 +59,30 @@ class Claims:
             return None
         claim = Claim(namespace, name, cluster, key, 0, self)
         self._active[key] = claim  # before the first await: two creates must not both pass
-        out = Writer(LAYOUT)
-        out.text(cluster)
+        claim.since = time.time()
         answer = await self.store.etcd.txn(
-            [compare(key, "create", "=", 0)], [op_put(key, out.done())], [op_range(key)]
+            [compare(key, "create", "=", 0)], [op_put(key, _encode(cluster, claim.since))], [op_range(key)]
         )
         if answer.succeeded:
             claim.revision = answer.revision
             return claim
+        claim.earlier = True
         held = answer.responses[0].response_range.kvs
         if not held:
             raise EtcdUnavailable("etcd: the claim went while it was asked for")
-        claim.cluster = Reader(held[0].value, LAYOUT, "claim").text()
+        claim.cluster, claim.since = _decode(held[0].value)
         claim.revision = held[0].mod_revision
         return claim
+
+    async def move(self, claim: Claim, cluster: str) -> None:
+        """Hold a claim that is still what it was for another cluster. EtcdError."""
+        since = time.time()
+        answer = await self.store.etcd.txn(
+            [compare(claim.key, "mod", "=", claim.revision)], [op_put(claim.key, _encode(cluster, since))]
+        )
+        if not answer.succeeded:
+            raise EtcdUnavailable("etcd: the claim changed hands meanwhile")
+        claim.cluster, claim.since, claim.revision, claim.earlier = cluster, since, answer.revision, False
 
     async def release(self, claim: Claim) -> None:
         """Remove a claim that is still what it was."""
@@ -85,3 +104,15 @@ class Claims:
             if key is None or kv.key in self._active or not known(key.namespace, key.name):
                 continue
             await self.store.etcd.txn([compare(kv.key, "mod", "=", kv.mod_revision)], [op_delete(kv.key)])
+
+
+def _encode(cluster: str, since: float) -> bytes:
+    out = Writer(LAYOUT)
+    out.text(cluster)
+    out.number(int(since))
+    return out.done()
+
+
+def _decode(value: bytes) -> tuple[str, float]:
+    read = Reader(value, LAYOUT, "claim")
+    return read.text(), float(read.number())

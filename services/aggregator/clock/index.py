@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from _fastpath.marker import Marker
+from _fastpath.marker import Marker, NameTable
 
 Slot = Marker | list[Marker]
 
@@ -22,7 +22,7 @@ class Index:
     """Owned by one resource's state; changed by it alone."""
 
     def __init__(self) -> None:
-        self._spaces: dict[str, dict[str, Slot]] = {}
+        self._spaces: dict[str, NameTable] = {}
         self._sorted: dict[str, list[str]] = {}
         self.live = 0
         """Markers that are not deleted."""
@@ -70,11 +70,11 @@ class Index:
         namespace, name = marker.namespace, marker.name
         space = self._spaces.get(namespace)
         if space is None:
-            space = self._spaces[namespace] = {}
+            space = self._spaces[namespace] = NameTable()
         slot = space.get(name)
         before = self._alive(slot)
         if slot is None:
-            space[name] = marker
+            space.put(marker)
             self._sorted.pop(namespace, None)
             self.size += 1
         elif isinstance(slot, list):
@@ -82,12 +82,11 @@ class Index:
             slot[:] = [*(one for one in slot if one.cluster != marker.cluster), marker]
             self.size += len(slot) - length
         elif slot.cluster == marker.cluster:
-            # The key object is kept from the first put: the marker's own copy of the name is let go with it.
-            space[name] = marker
+            space.put(marker)
         else:
-            space[name] = [slot, marker]
+            space.put([slot, marker])
             self.size += 1
-        self._account(before, self._alive(space[name]))
+        self._account(before, self._alive(space.get(name)))
 
     def remove(self, cluster: str, namespace: str, name: str) -> None:
         """Forget a tombstone."""
@@ -99,13 +98,13 @@ class Index:
         held = len(slot) if isinstance(slot, list) else 1
         rest = [one for one in (slot if isinstance(slot, list) else [slot]) if one.cluster != cluster]
         if len(rest) > 1:
-            space[name] = rest
+            space.put(rest)
         elif rest:
-            space[name] = rest[0]
+            space.put(rest[0])
         else:
-            del space[name]
+            space.remove(name)
             self._sorted.pop(namespace, None)
-            if not space:
+            if not len(space):
                 del self._spaces[namespace]
         self.size -= held - len(rest)
         self._account(before, sum(not one.deleted for one in rest))
@@ -125,7 +124,7 @@ class Index:
     def __iter__(self) -> Iterator[Marker]:
         """All markers, tombstones included, in no order."""
         for space in self._spaces.values():
-            for slot in space.values():
+            for slot in space.slots_now():
                 if isinstance(slot, list):
                     yield from slot
                 else:
@@ -147,5 +146,7 @@ class Index:
         names = self._sorted.get(namespace)
         if names is None:
             # Sorted again after names came or went: an ordered structure would cost every event instead.
-            names = self._sorted[namespace] = sorted(self._spaces.get(namespace, ()))
+            names = self._sorted[namespace] = (
+                sorted(space.names()) if (space := self._spaces.get(namespace)) else []
+            )
         return names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections import OrderedDict
 from typing import Any
 
 from services.common.kube.client import KubeClient
@@ -21,6 +21,9 @@ COPIED = {
 }
 """Kinds whose copies own aggregated objects, by (group, kind)."""
 
+GONE = 10_000
+"""Copies of one member that are remembered after they went; CronJobs make many."""
+
 
 def host_uid(metadata: dict[str, Any], fleet_id: str) -> str:
     """Return the uid of the host object that an object is this fleet's copy of; "" where it is none."""
@@ -37,6 +40,7 @@ class Copies:
         self.to_host: dict[str, str] = {}
         self.to_member: dict[str, str] = {}
         self._fleet_id = fleet_id
+        self._gone: OrderedDict[str, None] = OrderedDict()
         self._tasks = Tasks(f"copies:{client.name}")
         self._informers = [
             Informer(
@@ -58,24 +62,28 @@ class Copies:
         """Stop following."""
         await self._tasks.close()
 
-    async def wait_synced(self, timeout: float) -> None:
-        """Wait until every kind was listed once, at most `timeout` seconds (the member may be away)."""
-        waits = [asyncio.ensure_future(informer.synced.wait()) for informer in self._informers]
-        _, late = await asyncio.wait(waits, timeout=timeout)
-        for wait in late:
-            wait.cancel()
-
     def learn(self, uid: str, host: str) -> None:
-        """Note one copy, found by asking the member."""
+        """Note one copy."""
         self.to_host[uid] = host
         self.to_member[host] = uid
+        self._gone.pop(uid, None)
 
     def _changed(self, type_: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
         uid = obj["metadata"]["uid"]
         host = host_uid(obj["metadata"], self._fleet_id)
-        if type_ == "DELETED" or not host:
-            # Pods outlive their owner by a moment: `to_host` keeps answering for them.
-            if self.to_member.get(self.to_host.get(uid, "")) == uid:
-                del self.to_member[self.to_host[uid]]
+        if type_ != "DELETED" and host:
+            self.learn(uid, host)
+        else:
+            self._forget(uid)
+
+    def _forget(self, uid: str) -> None:
+        """Pods outlive their owner by a moment: `to_host` answers for the last ones that went."""
+        host = self.to_host.get(uid)
+        if host is None:
             return
-        self.learn(uid, host)
+        if self.to_member.get(host) == uid:
+            del self.to_member[host]
+        self._gone[uid] = None
+        self._gone.move_to_end(uid)
+        if len(self._gone) > GONE:
+            self.to_host.pop(self._gone.popitem(last=False)[0], None)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from services.aggregator.aggregations import Aggregations
-from services.aggregator.clock.clock import Clock
 from services.aggregator.owners.copies import COPIED, Copies, host_uid
 from services.common.errors import StatusError
 from services.common.fleet import FleetWatcher, Member
@@ -42,10 +41,9 @@ class OwnerLike(Protocol):
 class Owners:
     """Owner uids of all members. Known ones are answered from memory in O(1); others by asking the member once."""
 
-    def __init__(self, fleet: FleetWatcher, aggregations: Aggregations, clock: Clock, fleet_id: str) -> None:
+    def __init__(self, fleet: FleetWatcher, aggregations: Aggregations, fleet_id: str) -> None:
         self._fleet = fleet
         self._aggregations = aggregations
-        self._clock = clock
         self._fleet_id = fleet_id
         self._copies: dict[str, Copies] = {}
         self._verdicts: OrderedDict[tuple[str, str], bool] = (
@@ -106,6 +104,34 @@ class Owners:
         """All copies' uids of a member, host uid -> member uid. Live: do not change it."""
         copies = self._copies.get(cluster)
         return copies.to_member if copies else {}
+
+    async def copy_uid(self, cluster: str, owner: OwnerLike, namespace: str) -> str | None:
+        """Uid on the member of the copy of a host object that a caller names as owner; None where there is none.
+
+        A kind that is copied, of an object that is not known (yet), is asked for: its dependents would lose their
+        owner on the member. StatusError when the member cannot be asked.
+        """
+        known = self.incoming(cluster).get(owner.uid)
+        if known is not None:
+            return known
+        resource = COPIED.get((owner.api_version.rpartition("/")[0], owner.kind))
+        member = self._fleet.members.get(cluster)
+        if resource is None or member is None:
+            return None
+        path = resource.path(namespace, owner.name)
+        try:
+            answer = await member.client.request("GET", path, headers=METADATA, timeout=ASK_TIMEOUT)
+        except StatusError as error:
+            if error.code == 404:
+                return None
+            raise
+        metadata = answer.json().get("metadata") or {}
+        if host_uid(metadata, self._fleet_id) != owner.uid:
+            return None
+        uid = str(metadata["uid"])
+        if (copies := self._copies.get(cluster)) is not None:
+            copies.learn(uid, owner.uid)
+        return uid
 
     async def engaged(self, member: Member) -> None:
         """A member joined: follow its copies."""

@@ -35,6 +35,8 @@ class Pages:
 
     async def explain(self, call: Call) -> web.Response:
         """GET …/workloads/NAME/explain: the workload, and one verdict per member."""
+        if call.info.verb != "get":
+            raise method_not_allowed("workloads/explain takes a GET")
         workload = await self._host.get(WORKLOADS, call.info.namespace, call.info.name)
         owner = workload["spec"]["owner"]
         request = scheduler_pb2.ExplainRequest(

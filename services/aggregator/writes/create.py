@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from dataclasses import dataclass
+from typing import Any
 
+import aiohttp
 import grpc
 from aiohttp import web
 
 from _fastpath.splice import SpliceError, unsplice
 from reclock.scheduler.v1 import scheduler_pb2
+from services.aggregator.clock.claims import Claim
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.types import HOST, Aggregated, Call
+from services.aggregator.writes.bare_pods import warn_of_missing
 from services.aggregator.writes.body import (
     PROTOBUF_TYPE,
     Envelope,
@@ -24,13 +29,19 @@ from services.aggregator.writes.body import (
     split,
 )
 from services.aggregator.writes.context import WriteContext
-from services.aggregator.writes.namespaces import ensure_namespace, post_when_namespace_is_ready
+from services.aggregator.writes.namespaces import (
+    ensure_namespace,
+    host_namespace_of,
+    lacks_namespace,
+    when_namespace_is_ready,
+)
 from services.aggregator.writes.references import fixed_clusters, take_in
 from services.aggregator.writes.send import send, show
-from services.aggregator.writes.target import client_of, clock_of, member_path
+from services.aggregator.writes.target import METADATA, client_of, clock_of, member_path
 from services.common import errors
 from services.common.errors import StatusError, from_rpc
-from services.common.kube.client import Response
+from services.common.etcd import EtcdError
+from services.common.kube.client import KubeClient, Response
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +50,8 @@ APPLY = "application/apply-patch+yaml"
 ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of Kubernetes' generated names: no vowels, nothing mistaken
 SUFFIX = 5
 MAX_PREFIX = 58
+NAMES = 8  # generated names that are tried, as kube-apiserver does
+LANDED = 120.0  # seconds after which a create that was sent cannot take effect any more (apiservers give up after 60)
 
 
 @dataclass(slots=True)
@@ -51,7 +64,13 @@ class New:
     namespace: str
     name: str
     body: bytes
-    by_apply: bool
+    by_apply: bool = False
+    generated: bool = False  # the name was made here: nobody will ask for it again
+    sent: bool = False  # a member may have made it
+
+    @property
+    def dry(self) -> bool:
+        return bool(self.call.query.get("dryRun"))
 
 
 async def create(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
@@ -63,14 +82,22 @@ async def create(context: WriteContext, call: Call, aggregated: Aggregated) -> w
     namespace = _namespace(call, aggregated, head)
     if head.metadata.resource_version:
         raise errors.bad_request("resourceVersion should not be set on objects to be created")
-    name = head.metadata.name or generate_name(head.metadata.generate_name)
-    if not name:
+    new = New(call, aggregated, head, namespace, head.metadata.name, body)
+    if new.name or aggregated.create == "Host":
+        return await _create(context, new)  # the host makes names itself
+    if not head.metadata.generate_name:
         raise errors.invalid(
             f'{aggregated.kind} "" is invalid: metadata.name: Required value: name or generateName is required'
         )
-    if not head.metadata.name:
-        body = _named(body, name)
-    return await _create(context, New(call, aggregated, head, namespace, name, body, by_apply=False))
+    for attempt in range(1, NAMES + 1):
+        name = generate_name(head.metadata.generate_name)
+        named = New(call, aggregated, head, namespace, name, _named(body, name), generated=True)
+        try:
+            return await _create(context, named)
+        except StatusError as error:
+            if error.reason != "AlreadyExists" or attempt == NAMES:
+                raise
+    raise AssertionError("unreachable")
 
 
 async def _pass_to_host(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
@@ -104,26 +131,69 @@ async def _create(context: WriteContext, new: New) -> web.Response:
         )
     clock = clock_of(context, aggregated)
     if aggregated.create == "Host":
-        return await _create_on(context, new, clock, HOST)
-    await clock.snapshot(timeout=5)
+        return await show(context, new.call, clock, HOST, await _post(context, new, context.host, HOST))
     if clock.shown(new.namespace, new.name) is not None:
         raise errors.already_exists(aggregated.resource, new.name, aggregated.group)
-    cluster = await _pick(context, new)
-    if new.call.query.get("dryRun"):
-        return await _create_on(context, new, clock, cluster)
+    host_namespace = await host_namespace_of(context, new.namespace, aggregated, new.name) if new.namespace else {}
+    cluster = await _pick(context, new, clock)
+    if new.dry:
+        return await _rehearse(context, new, clock, cluster)
     claim = await clock.claim(new.namespace, new.name, cluster)
-    # A claim that is still held is an earlier try of the same create: it goes where that one went.
     try:
-        response = await _create_on(context, new, clock, claim.cluster)
+        # A claim that is still held is an earlier try of the same create: it goes where that one went.
+        await settle_earlier(context, new, clock, claim, cluster)
+        response = await _create_on(context, new, clock, claim.cluster, host_namespace)
     except StatusError as error:
-        if error.code not in (503, 504):
-            await claim.release()  # the member has answered: nothing is under way there
+        if new.generated or is_settled(new, claim, error):
+            await claim.release()
         raise
     await claim.release()
     return response
 
 
-async def _pick(context: WriteContext, new: New) -> str:
+async def settle_earlier(
+    context: WriteContext, new: New, clock: ResourceClock, claim: Claim, picked: str
+) -> None:
+    """Move a claim that an earlier try left, once its cluster is known not to have the object.
+
+    A try that is not over may still land there; a cluster that left the fleet has no say any more. 503 while the
+    cluster is away.
+    """
+    if not claim.earlier or claim.cluster == picked:
+        return
+    if claim.cluster in clock.members:
+        if time.time() - claim.since < LANDED:
+            return
+        path = new.aggregated.at(new.call.info.version).path(new.namespace or None, new.name)
+        try:
+            await client_of(clock, claim.cluster).request("GET", path, headers=METADATA, timeout=10)
+            return
+        except StatusError as error:
+            if error.code != 404:
+                raise errors.unavailable(
+                    f"an earlier create of {new.name!r} went to cluster {claim.cluster!r}, which cannot be asked now: {error.message}"
+                ) from error
+    elif not context.fleet.synced.is_set():
+        raise errors.unavailable(f"an earlier create of {new.name!r} went to cluster {claim.cluster!r}, which is not known yet")
+    try:
+        await claim.move(picked)
+    except EtcdError as error:
+        raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
+
+
+def is_settled(new: New, claim: Claim, error: StatusError) -> bool:
+    """Whether it is known, after this error, that the claimed member made nothing and will make nothing."""
+    if claim.earlier:
+        # The earlier try may still take effect, unless it did, or had the time to.
+        return error.reason == "AlreadyExists" or (
+            new.sent and error.code < 500 and time.time() - claim.since >= LANDED
+        )
+    if not new.sent or error.code < 500:
+        return True  # nothing was sent, or the member has said no
+    return isinstance(error.__cause__, aiohttp.ClientConnectorError)  # not connected: not sent
+
+
+async def _pick(context: WriteContext, new: New, clock: ResourceClock) -> str:
     """Ask the scheduler for a member, unless an owner that lives on one fixes it."""
     references = new.head.metadata.owner_references or []
     fixed = fixed_clusters(context, new.namespace, references)
@@ -133,14 +203,17 @@ async def _pick(context: WriteContext, new: New) -> str:
         )
     if fixed:
         return fixed.pop()
-    await _require_namespace(context, new)
+    # Selected by the aggregation and serving the type: anywhere else nobody would see the object.
+    candidates = sorted(name for name, state in clock.members.items() if name and state.serves)
+    if not candidates:
+        raise errors.unavailable(f"no cluster serves {new.aggregated.key} now", retry_after=5)
     request = scheduler_pb2.PlaceObjectRequest(
         api_version=new.head.api_version or new.aggregated.at(new.call.info.version).group_version,
         kind=new.head.kind or new.aggregated.kind,
         namespace=new.namespace,
         name=new.name,
         manifest=new.body,
-        candidates=context.aggregations.served_by(new.aggregated),
+        candidates=candidates,
     )
     try:
         answer = await context.placement.PlaceObject(request, timeout=PLACE_TIMEOUT)
@@ -158,41 +231,49 @@ async def _pick(context: WriteContext, new: New) -> str:
     return str(answer.cluster)
 
 
-async def _require_namespace(context: WriteContext, new: New) -> None:
-    if not new.aggregated.namespaced:
-        return
-    try:
-        answer = await context.host.request("GET", f"/api/v1/namespaces/{new.namespace}", timeout=10)
-    except StatusError as error:
-        if error.code == 404:
-            raise errors.not_found("namespaces", new.namespace) from error
-        raise
-    if answer.json()["metadata"].get("deletionTimestamp"):
-        raise errors.forbidden(
-            f'{new.aggregated.resource} "{new.name}" is forbidden: unable to create new content in namespace {new.namespace} because it is being terminated'
-        )
-
-
-async def _create_on(context: WriteContext, new: New, clock: ResourceClock, cluster: str) -> web.Response:
+async def _rehearse(context: WriteContext, new: New, clock: ResourceClock, cluster: str) -> web.Response:
+    """A dry run leaves nothing behind, no namespace either: the host judges what the member cannot yet."""
     client = client_of(clock, cluster)
-    body = _inside(context, cluster, new)
-    path = member_path(new.call, new.namespace, new.name if new.by_apply else "")
-
-    async def post() -> Response:
-        if new.by_apply:
-            return await send(context, new.call, new.aggregated, client, "PATCH", path, body, APPLY)
-        return await send(context, new.call, new.aggregated, client, "POST", path, body)
-
-    if not cluster or not new.namespace:
-        answer = await post()
-    else:
-        made = await ensure_namespace(context, client, new.namespace)
-        answer = await post_when_namespace_is_ready(post, just_made=made)
+    try:
+        answer = await _post(context, new, client, cluster)
+    except StatusError as error:
+        if not lacks_namespace(error):
+            raise
+        new.call.warnings.append(
+            f"namespace {new.namespace!r} is not on cluster {cluster!r} yet: the host judged this dry run"
+        )
+        answer = await _post(context, new, context.host, cluster)
     return await show(context, new.call, clock, cluster, answer)
 
 
-def _inside(context: WriteContext, cluster: str, new: New) -> bytes:
-    body = take_in(context, cluster, new.namespace, new.body) if cluster else new.body
+async def _create_on(
+    context: WriteContext, new: New, clock: ResourceClock, cluster: str, host_namespace: dict[str, Any]
+) -> web.Response:
+    client = client_of(clock, cluster)
+    await warn_of_missing(new.call, new.aggregated, client, new.namespace, new.body)
+    try:
+        answer = await _post(context, new, client, cluster)
+    except StatusError as error:
+        if not new.namespace or not lacks_namespace(error):
+            raise
+        new.sent = False  # refused
+        await ensure_namespace(context, client, host_namespace)
+        answer = await when_namespace_is_ready(lambda: _post(context, new, client, cluster))
+    return await show(context, new.call, clock, cluster, answer)
+
+
+async def _post(context: WriteContext, new: New, client: KubeClient, cluster: str) -> Response:
+    """Send it, as an apply patch where it came as one."""
+    body = await _inside(context, cluster, new)
+    path = member_path(new.call, new.namespace, new.name if new.by_apply else "")
+    new.sent = True
+    if new.by_apply:
+        return await send(context, new.call, new.aggregated, client, "PATCH", path, body, APPLY)
+    return await send(context, new.call, new.aggregated, client, "POST", path, body)
+
+
+async def _inside(context: WriteContext, cluster: str, new: New) -> bytes:
+    body = await take_in(context, cluster, new.namespace, new.body) if cluster else new.body
     try:
         return unsplice(body, None, None, context.owners.incoming(cluster))
     except SpliceError as error:

@@ -7,7 +7,6 @@ from typing import Any
 import jsonpatch
 import msgspec
 
-from services.aggregator.types import Aggregated
 from services.common import errors
 from services.common.errors import StatusError
 
@@ -52,17 +51,14 @@ def named_version(operations: list[dict[str, Any]]) -> str:
     return ""
 
 
-def apply(
-    operations: list[dict[str, Any]], obj: dict[str, Any], aggregated: Aggregated, name: str
-) -> dict[str, Any]:
+def apply(operations: list[dict[str, Any]], obj: dict[str, Any]) -> dict[str, Any]:
     """Apply to a shown object; 422 for a failed test or a path that is not there, as Kubernetes."""
     try:
         changed = jsonpatch.JsonPatch(operations).apply(obj)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, KeyError, TypeError) as error:
         text = f"the server rejected our request due to an error in our request: {error}"
-        raise StatusError(
-            422, "Invalid", text, details={"name": name, "kind": aggregated.resource}
-        ) from error
+        # Without details, as Kubernetes answers: kubectl shows the message then.
+        raise StatusError(422, "Invalid", text) from error
     if not isinstance(changed, dict):
         raise errors.bad_request("the patch leaves no object")
     return changed

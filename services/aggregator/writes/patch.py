@@ -25,7 +25,9 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 SUPPORTED = (JSON_PATCH, MERGE, STRATEGIC, APPLY)
+JSON = "application/json"
 CLUSTER = "reclock.dev/cluster"
+ORDER = "$setElementOrder/ownerReferences"
 ATTEMPTS = 5
 
 
@@ -53,7 +55,8 @@ async def _apply(context: WriteContext, call: Call, aggregated: Aggregated, body
         if missing.code != 404 or call.info.subresource or head.metadata.resource_version:
             raise
         return await create_by_apply(context, call, aggregated, body)
-    fields = split(take_in(context, target.cluster, target.namespace, body) if target.cluster else body)
+    inside = await take_in(context, target.cluster, target.namespace, body) if target.cluster else body
+    fields = split(inside)
     metadata = split(fields.get("metadata", msgspec.Raw(b"{}")))
     await _translate_version(target, metadata)
     _drop_cluster(metadata)
@@ -68,6 +71,10 @@ async def _merge_patch(
     if "metadata" not in fields or bytes(fields["metadata"]) == b"null":
         return await _send(context, call, target, body, kind)
     metadata = split(fields["metadata"])
+    if "annotations" in metadata and value(metadata["annotations"]) is None:
+        # Some annotations are Reclock's own (owners on the host): only those that are shown go.
+        shown = (await _shown(context, call, target))["metadata"].get("annotations") or {}
+        metadata["annotations"] = raw(dict.fromkeys(shown))
     if "ownerReferences" in metadata and target.cluster:
         return await _with_references(context, call, target, fields, metadata, kind)
     await _translate_version(target, metadata)
@@ -98,14 +105,14 @@ async def _send(context: WriteContext, call: Call, target: Target, body: bytes, 
     answer = await send(
         context, call, target.aggregated, target.client, "PATCH", target.path(call), body, kind
     )
-    return await show(context, call, target.clock, target.cluster, answer)
+    return await show(context, call, target.clock, target.cluster, answer, path=target.path(call))
 
 
-async def _shown(context: WriteContext, target: Target) -> dict[str, Any]:
-    """The object as shown now, with its fleet version."""
-    path = target.aggregated.at(target.version).path(target.namespace or None, target.name)
-    answer = await target.client.request("GET", path, headers={"Accept": "application/json"}, timeout=10)
-    shown = await context.reads.show(target.clock, target.cluster, answer.body, "application/json")
+async def _shown(context: WriteContext, call: Call, target: Target) -> dict[str, Any]:
+    """What is patched (the object, or its subresource) as shown now, with its fleet version."""
+    path = target.path(call)
+    answer = await target.client.request("GET", path, headers={"Accept": JSON}, timeout=10)
+    shown = await context.reads.show(target.clock, target.cluster, answer.body, JSON, path=path)
     obj: dict[str, Any] = msgspec.json.decode(shown)
     return obj
 
@@ -119,7 +126,7 @@ async def _retry(
 ) -> web.Response:
     """Read, change and write until no other write came between; at once a conflict when the caller named a version."""
     for number in range(ATTEMPTS):
-        obj = await _shown(context, target)
+        obj = await _shown(context, call, target)
         shown = target.clock.shown(target.namespace, target.name)
         if shown is not None and shown.cluster == target.cluster:
             target.marker = shown
@@ -138,8 +145,9 @@ async def _json_patch(context: WriteContext, call: Call, target: Target, body: b
     named = jsonpatches.named_version(operations)
 
     async def attempt(obj: dict[str, Any]) -> web.Response:
-        changed = jsonpatches.apply(operations, obj, target.aggregated, target.name)
-        version = str(changed.get("metadata", {}).get("resourceVersion", ""))
+        changed = jsonpatches.apply(operations, obj)
+        # A patch that takes the version away must not overwrite what came after the read either.
+        version = str(changed.get("metadata", {}).get("resourceVersion") or obj["metadata"]["resourceVersion"])
         return await put(context, call, target, msgspec.json.encode(changed), version, target.marker.uid)
 
     return await _retry(context, call, target, named, attempt)
@@ -170,6 +178,7 @@ async def _with_references(
         patched["ownerReferences"] = raw(
             references if kind == MERGE else [{"$patch": "replace"}, *references]
         )
+        patched.pop(ORDER, None)  # the list is whole, and the order names other uids
         whole = dict(fields) | {"metadata": raw(patched)}
         return await _send(context, call, target, join(whole), kind)
 
@@ -195,7 +204,7 @@ async def _native_references(
 ) -> dict[str, Any]:
     """Split shown references into the member's list (hidden ones included) and the annotation for host owners."""
     body = msgspec.json.encode({"metadata": {"ownerReferences": shown}})
-    inside = msgspec.json.decode(take_in(context, target.cluster, target.namespace, body))["metadata"]
+    inside = msgspec.json.decode(await take_in(context, target.cluster, target.namespace, body))["metadata"]
     path = target.aggregated.at(target.version).path(target.namespace or None, target.name)
     native = (await target.client.request("GET", path, headers=METADATA, timeout=10)).json()["metadata"]
     shown_before = {entry["uid"] for entry in obj["metadata"].get("ownerReferences") or []}

@@ -33,10 +33,11 @@ def _aggregated_owner(context: WriteContext, namespace: str, reference: OwnerRef
     return marker.cluster if marker is not None and marker.uid == reference.uid else None
 
 
-def take_in(context: WriteContext, cluster: str, namespace: str, body: bytes) -> bytes:
+async def take_in(context: WriteContext, cluster: str, namespace: str, body: bytes) -> bytes:
     """Move references to host objects without a copy on `cluster` into the annotation (case 2).
 
-    References to copies get the member's uid (case 1), those to the member's own objects stay.
+    References to copies get the member's uid (case 1), those to the member's own objects stay. StatusError when the
+    member cannot be asked about a copy that is not known yet.
     """
     fields = split(body)
     if "metadata" not in fields:
@@ -45,13 +46,13 @@ def take_in(context: WriteContext, cluster: str, namespace: str, body: bytes) ->
     references = metadata.get("ownerReferences")
     if references is None or bytes(references) in (b"null", b"[]"):
         return body
-    incoming = context.owners.incoming(cluster)
     kept: list[msgspec.Raw] = []
     moved: list[Any] = []
     for item in split_list(references):
         reference = msgspec.json.decode(item, type=OwnerReference)
-        if reference.uid in incoming:
-            kept.append(raw({**value(item), "uid": incoming[reference.uid]}))
+        copy = await context.owners.copy_uid(cluster, reference, namespace)
+        if copy is not None:
+            kept.append(raw({**value(item), "uid": copy}))
         elif _aggregated_owner(context, namespace, reference) == cluster:
             kept.append(item)
         else:

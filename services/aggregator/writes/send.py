@@ -53,8 +53,11 @@ async def send(
     path: str,
     body: bytes | None,
     content_type: str = "application/json",
+    timeout: float = MEMBER_TIMEOUT,
+    asked: list[tuple[str, str]] | None = None,
 ) -> Response:
-    """One call to a member, as the caller where the aggregation says so. Warnings of the member are kept."""
+    """One call to a member, as the caller where the aggregation says so. `asked`: other query parameters than the
+    caller's."""
     headers = {"Accept": accept(call), **context.identity(call, aggregated)}
     if body is not None:
         headers["Content-Type"] = content_type
@@ -62,7 +65,7 @@ async def send(
         headers["User-Agent"] = agent  # members name field managers after it
     call.audit["cluster"] = client.name
     return await client.request(
-        method, path, query=query(call), body=body, headers=headers, timeout=MEMBER_TIMEOUT
+        method, path, query=query(call) if asked is None else asked, body=body, headers=headers, timeout=timeout
     )
 
 
@@ -90,18 +93,28 @@ class _Head(msgspec.Struct, rename="camel"):
 
 
 async def show(
-    context: WriteContext, call: Call, clock: ResourceClock, cluster: str, answer: Response
+    context: WriteContext,
+    call: Call,
+    clock: ResourceClock,
+    cluster: str,
+    answer: Response,
+    *,
+    path: str = "",
+    dry: bool = False,
 ) -> web.Response:
     """Show the object that a write answered: once the log has it, under its fleet version.
 
-    A dry run is in no log: its object is shown with the number of the state that it would replace.
+    A dry run is in no log: its object is shown with the number of the state that it would replace. What has no
+    version (a Status, a token) passes. `path`: what was written, where that is a subresource.
     """
     head = msgspec.json.decode(answer.body, type=_Head)
-    if head.kind == "Status" and head.api_version == "v1":
-        return respond(call, answer, answer.body)
-    if call.query.get("dryRun"):
+    if dry or call.query.get("dryRun"):
+        if head.kind == "Status" and head.api_version == "v1":
+            return respond(call, answer, answer.body)
         return respond(call, answer, await show_settled(context, clock, cluster, answer.body))
-    shown = await context.reads.show(clock, cluster, answer.body, accept(call))
+    if not head.metadata.resource_version:
+        return respond(call, answer, answer.body)
+    shown = await context.reads.show(clock, cluster, answer.body, accept(call), path=path)
     call.audit.update(memberVersion=head.metadata.resource_version, fleetVersion=scan(shown).version)
     return respond(call, answer, shown)
 
@@ -125,6 +138,6 @@ async def show_settled(context: WriteContext, clock: ResourceClock, cluster: str
 def _without_version(body: bytes) -> bytes:
     fields = split(body)
     metadata = split(fields["metadata"])
-    del metadata["resourceVersion"]
+    metadata.pop("resourceVersion", None)  # a dry run of a create has none
     fields["metadata"] = raw(metadata)
     return join(fields)

@@ -6,11 +6,11 @@ from aiohttp import web
 
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import as_json, join, raw, split, value
-from services.aggregator.writes.context import WriteContext
+from services.aggregator.writes.context import SETTLE, WriteContext
 from services.aggregator.writes.delete import preconditions
 from services.aggregator.writes.patch import patch
 from services.aggregator.writes.send import send, show
-from services.aggregator.writes.target import Target, find
+from services.aggregator.writes.target import ASK_TIMEOUT, METADATA, Target, find
 from services.aggregator.writes.update import update
 from services.common import errors
 
@@ -24,13 +24,39 @@ async def subresource(context: WriteContext, call: Call, aggregated: Aggregated)
         return await patch(context, call, aggregated)
     target = await find(context, call, aggregated)
     if method == "GET":
-        answer = await send(context, call, aggregated, target.client, "GET", target.path(call), None)
-        return await show(context, call, target.clock, target.cluster, answer)
+        return await _read(context, call, target)
     if method == "POST":
         body = await _posted(call, target)
         answer = await send(context, call, aggregated, target.client, "POST", target.path(call), body)
-        return await show(context, call, target.clock, target.cluster, answer)
+        if not call.query.get("dryRun"):
+            await _logged(call, target, body)
+        return await show(context, call, target.clock, target.cluster, answer, path=target.path(call))
     raise errors.method_not_allowed("the server does not allow this method on the requested resource")
+
+
+async def _read(context: WriteContext, call: Call, target: Target) -> web.Response:
+    """GET of a subresource (scale, status): numbered as the object is."""
+    answer = await send(context, call, target.aggregated, target.client, "GET", target.path(call), None)
+    return await show(context, call, target.clock, target.cluster, answer, path=target.path(call))
+
+
+async def _logged(call: Call, target: Target, body: bytes) -> None:
+    """Wait until the log has what was done: these are answered by a Status, which carries no version."""
+    place = (target.cluster, target.namespace, target.name)
+    if call.info.subresource == "eviction" and not is_dry(body):
+        await target.clock.wait_deleted(*place, target.marker.uid, timeout=SETTLE)
+    elif call.info.subresource == "binding":
+        path = target.aggregated.at(target.version).path(target.namespace or None, target.name)
+        answer = await target.client.request("GET", path, headers=METADATA, timeout=ASK_TIMEOUT)
+        metadata = answer.json()["metadata"]
+        version = int(metadata["resourceVersion"])
+        await target.clock.wait_version(*place, metadata["uid"], version, timeout=SETTLE)
+
+
+def is_dry(body: bytes) -> bool:
+    """Whether an Eviction's own options make it a dry run."""
+    options = value(split(body).get("deleteOptions"))
+    return isinstance(options, dict) and bool(options.get("dryRun"))
 
 
 async def _posted(call: Call, target: Target) -> bytes:

@@ -28,7 +28,7 @@ async def put(
 ) -> web.Response:
     """PUT a body that carries fleet `version` ("" for an unconditional update) to the object's member."""
     native = await target.member_version(version)
-    inside = take_in(context, target.cluster, target.namespace, body) if target.cluster else body
+    inside = await take_in(context, target.cluster, target.namespace, body) if target.cluster else body
     try:
         # After take_in: the references that this restores are the member's own.
         inside = unsplice(inside, native, None, context.owners.incoming(target.cluster))
@@ -37,7 +37,7 @@ async def put(
     if native is not None and not uid:
         inside = with_uid(inside, target.marker.uid)
     answer = await send(context, call, target.aggregated, target.client, "PUT", target.path(call), inside)
-    return await show(context, call, target.clock, target.cluster, answer)
+    return await show(context, call, target.clock, target.cluster, answer, path=target.path(call))
 
 
 def with_uid(body: bytes, uid: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from services.aggregator.types import Aggregated, Call
-from services.aggregator.writes import create, delete, patch, subresource, update
+from services.aggregator.writes import collection, create, delete, patch, subresource, update
 from services.aggregator.writes.context import WriteContext
 
 
@@ -33,7 +33,7 @@ class Writes:
 
     async def deletecollection(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """DELETE of a collection."""
-        return await delete.delete_collection(self._context, call, aggregated)
+        return await collection.delete_collection(self._context, call, aggregated)
 
     async def subresource(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """Any method on a subresource that is no tunnel."""

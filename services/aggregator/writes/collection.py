@@ -1,0 +1,168 @@
+"""DELETE of a collection: on every member at once, but never of what the merged view does not show."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.clock.membership import MemberState
+from services.aggregator.types import Aggregated, Call
+from services.aggregator.writes.body import Raw, join, raw, split
+from services.aggregator.writes.context import MEMBER_TIMEOUT, SETTLE, WriteContext
+from services.aggregator.writes.delete import is_dry, read_options
+from services.aggregator.writes.send import query, respond, send, show_settled
+from services.aggregator.writes.target import clock_of, member_path
+from services.common import errors
+from services.common.errors import StatusError
+from services.common.kube.client import Response
+
+AWAY_TIMEOUT = 3.0  # for a member that did not answer discovery's last probes: it may be back
+AT_ONCE = 8  # single deletions under way on one member
+OF_LISTS = ("labelSelector", "fieldSelector")
+
+
+async def delete_collection(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
+    """Delete what matches on every member, all at once; one member's failure is the answer's, after the others' end.
+
+    The answer lists what was deleted; it comes when the log has all of it. Objects that are hidden behind an older
+    one of another member stay: whoever asks has not seen them.
+    """
+    clock = clock_of(context, aggregated)
+    body = await read_options(call)
+    if body is not None and "preconditions" in split(body):
+        raise errors.bad_request(
+            "preconditions of a deletecollection cannot hold for objects of several clusters"
+        )
+    states = [state for state in clock.members.values() if state.serves]
+    results = await asyncio.gather(
+        *(_delete_on(context, call, clock, state, body) for state in states), return_exceptions=True
+    )
+    failure = next((result for result in results if isinstance(result, BaseException)), None)
+    if failure is not None:
+        raise failure
+    if not results:
+        raise errors.unavailable(f"no cluster serves {aggregated.key} now", retry_after=5)
+    done = [result for result in results if not isinstance(result, BaseException)]
+    snapshot = await clock.snapshot(timeout=SETTLE)
+    answer = {
+        "kind": f"{aggregated.kind}List",
+        "apiVersion": aggregated.at(call.info.version).group_version,
+        "metadata": {"resourceVersion": str(snapshot.version)},
+        "items": [item for _, items in done for item in items],
+    }
+    return respond(call, done[0][0], msgspec.json.encode(answer))
+
+
+async def _delete_on(
+    context: WriteContext, call: Call, clock: ResourceClock, state: MemberState, body: bytes | None
+) -> tuple[Response, list[msgspec.Raw]]:
+    """One member's share: its answer, and what it deleted as shown."""
+    cluster = state.cluster
+    hidden = hidden_on(clock, cluster, call.info.namespace)
+    if hidden:
+        answer, items = await _one_by_one(context, call, clock, state, body, hidden)
+    else:
+        path = member_path(call, call.info.namespace)
+        asked = _query(context, call, cluster)
+        timeout = AWAY_TIMEOUT if state.state == "Unreachable" else MEMBER_TIMEOUT
+        answer = await send(
+            context, call, clock.aggregated, state.client, "DELETE", path, body, timeout=timeout, asked=asked
+        )
+        items = _items(split(answer.body))
+    if not is_dry(call, body):
+        for item in items:
+            metadata = msgspec.json.decode(item)["metadata"]
+            place = (cluster, metadata.get("namespace", ""), metadata["name"], metadata["uid"])
+            try:
+                await clock.wait_deleted(*place, timeout=SETTLE)
+            except StatusError as error:
+                raise errors.timeout(f"deleted on {cluster}, but not seen in time: {error.message}") from error
+    shown = [msgspec.Raw(await show_settled(context, clock, cluster, bytes(item))) for item in items]
+    return answer, shown
+
+
+def hidden_on(clock: ResourceClock, cluster: str, namespace: str) -> set[tuple[str, str]]:
+    """Keys whose object on this cluster is hidden behind another cluster's; O(1) without clashes."""
+    if not clock.counts().clashes:
+        return set()
+    hidden = set()
+    for marker in clock.iter_markers(namespace):
+        if marker.cluster == cluster and clock.is_clash(marker.namespace, marker.name):
+            shown = clock.shown(marker.namespace, marker.name)
+            if shown is not None and shown.cluster != cluster:
+                hidden.add((marker.namespace, marker.name))
+    return hidden
+
+
+async def _one_by_one(
+    context: WriteContext,
+    call: Call,
+    clock: ResourceClock,
+    state: MemberState,
+    body: bytes | None,
+    hidden: set[tuple[str, str]],
+) -> tuple[Response, list[msgspec.Raw]]:
+    """List what matches and delete each that is not hidden, by its uid."""
+    selectors = [(key, text) for key, text in _query(context, call, state.cluster) if key in OF_LISTS]
+    options = [(key, text) for key, text in query(call) if key not in OF_LISTS]
+    path = member_path(call, call.info.namespace)
+    listed = await send(context, call, clock.aggregated, state.client, "GET", path, None, asked=selectors)
+    fields = split(listed.body)
+    limit = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: msgspec.Raw) -> msgspec.Raw | None:
+        metadata = msgspec.json.decode(item)["metadata"]
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        if (namespace, name) in hidden:
+            return None
+        async with limit:
+            try:
+                await send(
+                    context, call, clock.aggregated, state.client, "DELETE", member_path(call, namespace, name),
+                    with_uid(body, metadata["uid"]), asked=options,
+                )  # fmt: skip
+            except StatusError as error:
+                if error.code not in (404, 409):  # gone, or another object by now
+                    raise
+                return None
+        return item
+
+    done = await asyncio.gather(*(one(item) for item in _items(fields)))
+    return listed, [item for item in done if item is not None]
+
+
+def with_uid(options: bytes | None, uid: str) -> bytes:
+    """DeleteOptions that hold for this object only."""
+    fields: Raw = split(options) if options else {}
+    fields["preconditions"] = raw({"uid": uid})
+    return join(fields)
+
+
+def _query(context: WriteContext, call: Call, cluster: str) -> list[tuple[str, str]]:
+    """The caller's query for one member: uids of copies in field selectors are the member's."""
+    return [
+        (key, translate_uids(text, context.owners.incoming(cluster)) if key == "fieldSelector" else text)
+        for key, text in query(call)
+    ]
+
+
+def translate_uids(selector: str, uids: dict[str, str]) -> str:
+    """Put the member's uids into a field selector."""
+    terms = selector.split(",")
+    for at, term in enumerate(terms):
+        field, sign, wanted = term.partition("=")
+        if field.rstrip("!") in ("involvedObject.uid", "regarding.uid"):
+            uid = wanted.lstrip("=")
+            terms[at] = field + sign + wanted.replace(uid, uids.get(uid, uid)) if uid else term
+    return ",".join(terms)
+
+
+def _items(fields: Raw) -> list[msgspec.Raw]:
+    if "items" not in fields or bytes(fields["items"]) == b"null":
+        return []
+    items: list[Any] = msgspec.json.decode(fields["items"], type=list[msgspec.Raw])
+    return items
