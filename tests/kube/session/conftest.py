@@ -16,6 +16,7 @@ import pytest
 
 from deploy.local.binaries import Binaries
 from deploy.local.errors import FleetFailed
+from tests.kube.session.collector import Collector
 from tests.kube.session.tools import Kubectl, RunningFleet, eventually
 
 START_LIMIT = 240
@@ -32,7 +33,15 @@ def _kubectls() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
+def collector() -> Iterator[Collector]:
+    """Where the fleet's aggregator sends its traces."""
+    one = Collector()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[RunningFleet]:
     """Start it once; skipped where the Kubernetes binaries are missing."""
     try:
         Binaries.find()
@@ -44,6 +53,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFleet]:
         [sys.executable, "-m", "deploy.local.up", "--dir", str(directory), "--members", "east,west"],
         stdout=log,
         stderr=subprocess.STDOUT,
+        env={**os.environ, "RECLOCK_AGGREGATOR_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}"},
     )
     running = RunningFleet(directory, _kubectls())
     try:
