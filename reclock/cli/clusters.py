@@ -117,6 +117,9 @@ async def _placed(api: Api, name: str) -> list[str]:
         owner = workload["spec"]["owner"]
         if owner["kind"] == "DaemonSet":
             continue  # runs where clusters are, and leaves with its cluster
+        conditions = (workload.get("status") or {}).get("conditions") or []
+        if any(one["type"] == "Finished" and one["status"] == "True" for one in conditions):
+            continue  # ended; its pods stay for their logs until it is deleted
         if any(one["name"] == name for one in placement.get("clusters") or []):
             found.append(f"{owner['kind'].lower()}/{owner['name']}")
     return found

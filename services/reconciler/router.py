@@ -61,7 +61,9 @@ class Router:
             for cluster in self.world.clusters_of(kind, obj):
                 self.context.add(cluster, kind, namespace, name, self._priority)
         if old is not None and old["metadata"].get("ownerReferences") != obj["metadata"].get("ownerReferences"):
+            # Orphaned or adopted: its own Workload is needed now, or surplus.
             self._deployment_of(kind, old)
+            self.context.add_host("workload", namespace, workload_name(kind, name))
 
     def _deployment_of(self, kind: str, obj: Obj) -> None:
         reference = self.world.deployment_reference(obj) if kind == "replicaset" else None

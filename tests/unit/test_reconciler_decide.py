@@ -8,7 +8,7 @@ import pytest
 
 from services.common.errors import MemberUnreachable, StatusError
 from services.reconciler.applier import Applier
-from services.reconciler.controllers.workloads import copies_of
+from services.reconciler.controllers.workloads import _is_adopted, copies_of
 from services.reconciler.decide import decide
 from services.reconciler.keys import Key
 from services.reconciler.manifests import manifest
@@ -276,3 +276,14 @@ async def test_a_hung_member_costs_its_deadline_only(made: Made, monkeypatch: py
     job = made.host("job", "j", spec=RUNNING)
     with pytest.raises(MemberUnreachable, match="no answer"):
         await Applier().sync(east, "job", manifest("job", job, FLEET))
+
+
+def test_an_adopted_replicasets_own_workload_is_surplus(made: Made) -> None:
+    reference = {"kind": "Deployment", "name": "d", "uid": "host-d", "controller": True}
+    deployment = made.host("deployment", "d", spec={"replicas": 1, **RUNNING})
+    rs = made.host("replicaset", "r", spec={"replicas": 1, **RUNNING})
+    own = made.placed("replicaset", rs, {"east": 1})
+    assert not _is_adopted(made.world, "replicaset", rs) and made.world.workload_of("replicaset", rs) == own
+    rs = made.host("replicaset", "r", spec={"replicas": 1, **RUNNING}, metadata={"ownerReferences": [reference]})
+    theirs = made.placed("deployment", deployment, {"east": 1})
+    assert _is_adopted(made.world, "replicaset", rs) and made.world.workload_of("replicaset", rs) == theirs

@@ -41,10 +41,15 @@ async def reconcile(context: Context, key: Key) -> None:
     found = context.world.owner_of(workload)
     if deleting(workload):
         await _release(context, workload)
-    elif found is None:
+    elif found is None or _is_adopted(context.world, *found):
         await context.host.delete(WORKLOADS, key.namespace, key.name, uid=uid(workload))
     else:
         await _report(context, workload, *found)
+
+
+def _is_adopted(world: World, kind: str, owner: Obj) -> bool:
+    """Whether a Deployment took the ReplicaSet over: its Workload places it now."""
+    return kind == "replicaset" and world.deployment_reference(owner) is not None
 
 
 async def _release(context: Context, workload: Obj) -> None:
@@ -52,6 +57,9 @@ async def _release(context: Context, workload: Obj) -> None:
         return
     waits = False
     for kind, obj in context.world.copied_objects(workload):
+        placed_by = context.world.workload_of(kind, obj)
+        if placed_by is None or uid(placed_by) != uid(workload):
+            continue
         for member in context.world.members.values():
             if member.reachable and (not member.synced or member.of_host(uid(obj))):
                 context.add(member.name, kind, *name_of(obj))
