@@ -1,4 +1,3 @@
-# cython: boundscheck=False, wraparound=False
 """Version markers: what the clock remembers of one state of one object, in 96 bytes and the name.
 
 A `Marker` is index entry and log entry at once. It is immutable once the clock has stamped it, but for `prev`,
@@ -8,7 +7,9 @@ older), so they are left out of garbage collection: a million of them cost a col
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport PyObject
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject_Hash
+from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
@@ -414,6 +415,122 @@ def decode_marker(str cluster not None, str namespace not None, str name not Non
     out._deleting = flags >> 1 & 1
     out.kind = flags >> 2 & 7
     return index, out
+
+
+cdef inline str name_of(PyObject *slot):
+    """Name of a slot: a marker, or a list of markers of one name."""
+    cdef object one = <object>slot
+    return (<Marker>one).name if type(one) is Marker else (<Marker>(<list>one)[0]).name
+
+
+@cython.final
+@cython.no_gc
+cdef class NameTable:
+    """name -> slot, where a slot is a Marker, or a list of Markers that all have that name.
+
+    The name stands in the marker only: 8 bytes a slot instead of a dict's hash, key and value. Linear probing,
+    at most three quarters full, deletion by shifting back. Slots are in no cycle, so the table is none's root.
+    """
+    cdef PyObject **slots
+    cdef Py_ssize_t mask
+    cdef Py_ssize_t used
+
+    def __cinit__(self):
+        self.slots = <PyObject **>PyMem_Calloc(8, sizeof(PyObject *))
+        if self.slots == NULL:
+            raise MemoryError
+        self.mask = 7
+        self.used = 0
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        if self.slots != NULL:
+            for i in range(self.mask + 1):
+                Py_XDECREF(self.slots[i])
+            PyMem_Free(self.slots)
+
+    def __len__(self) -> int:
+        return self.used
+
+    cdef Py_ssize_t place(self, str name) except -1:
+        """Where the name stands, or the empty place where it would."""
+        cdef Py_ssize_t wanted = PyObject_Hash(name), i = wanted & self.mask
+        cdef str there
+        while self.slots[i] != NULL:
+            there = name_of(self.slots[i])
+            if there is name or (PyObject_Hash(there) == wanted and there == name):
+                break
+            i = (i + 1) & self.mask
+        return i
+
+    def get(self, str name not None):
+        """The slot, None when there is none."""
+        cdef Py_ssize_t i = self.place(name)
+        return None if self.slots[i] == NULL else <object>self.slots[i]
+
+    def put(self, slot not None):
+        """Put a slot under its markers' name, in place of what is there."""
+        cdef PyObject *old
+        cdef Py_ssize_t i
+        if type(slot) is not Marker and (type(slot) is not list or not slot or type(slot[0]) is not Marker):
+            raise TypeError("a slot is a Marker or a list of them")
+        i = self.place(name_of(<PyObject *>slot))
+        old = self.slots[i]
+        Py_INCREF(slot)
+        self.slots[i] = <PyObject *>slot
+        if old != NULL:
+            Py_DECREF(<object>old)
+            return
+        self.used += 1
+        if self.used * 4 > (self.mask + 1) * 3:
+            self.grow()
+
+    cdef int grow(self) except -1:
+        cdef PyObject **old = self.slots
+        cdef Py_ssize_t size = self.mask + 1, i, j
+        cdef PyObject **fresh = <PyObject **>PyMem_Calloc(size * 2, sizeof(PyObject *))
+        if fresh == NULL:
+            raise MemoryError
+        self.mask = size * 2 - 1
+        for i in range(size):
+            if old[i] != NULL:
+                j = PyObject_Hash(name_of(old[i])) & self.mask
+                while fresh[j] != NULL:
+                    j = (j + 1) & self.mask
+                fresh[j] = old[i]
+        self.slots = fresh
+        PyMem_Free(old)
+        return 0
+
+    def remove(self, str name not None):
+        """Remove a slot; nothing where there is none."""
+        cdef Py_ssize_t hole = self.place(name), i, home
+        cdef PyObject *gone = self.slots[hole]
+        if gone == NULL:
+            return
+        i = hole
+        while True:
+            i = (i + 1) & self.mask
+            if self.slots[i] == NULL:
+                break
+            home = PyObject_Hash(name_of(self.slots[i])) & self.mask
+            # It may move into the hole unless its home lies behind the hole, up to where it is.
+            if ((i - home) & self.mask) >= ((i - hole) & self.mask):
+                self.slots[hole] = self.slots[i]
+                hole = i
+        self.slots[hole] = NULL
+        self.used -= 1
+        Py_DECREF(<object>gone)
+
+    def slots_now(self) -> list:
+        """All slots, in no order. O(size)."""
+        cdef Py_ssize_t i
+        return [<object>self.slots[i] for i in range(self.mask + 1) if self.slots[i] != NULL]
+
+    def names(self) -> list:
+        """All names, in no order. O(size)."""
+        cdef Py_ssize_t i
+        return [name_of(self.slots[i]) for i in range(self.mask + 1) if self.slots[i] != NULL]
 
 
 def visible(list entries not None, Py_ssize_t start, Py_ssize_t end):

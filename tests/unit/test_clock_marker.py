@@ -15,6 +15,7 @@ from _fastpath.marker import (
     GAP,
     LEAVE,
     Marker,
+    NameTable,
     decode_marker,
     first_after,
     of_cluster,
@@ -208,3 +209,47 @@ def test_keys() -> None:
     assert keys.parse(b"/other/markers/a") is None
     assert keys.parse(keys.prefix + b"markers/too/few") is None
     assert keys.parse(keys.prefix + b"unknown/a/b") is None
+
+
+def named(name: str, number: int = 1) -> Marker:
+    return Marker("c", LIFE, "n", name, UID, number)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60)), max_size=400))
+def test_the_name_table_against_a_dict(steps: list[tuple[int, int]]) -> None:
+    table, model = NameTable(), {}
+    for number, (what, which) in enumerate(steps):
+        name = f"web-{which}"
+        if what == 0:
+            table.remove(name)
+            model.pop(name, None)
+        else:
+            slot = named(name, number) if what == 1 else [named(name, number), named(name, number + 1)]
+            table.put(slot)
+            model[name] = slot
+        assert table.get(name) is model.get(name)
+    assert len(table) == len(model)
+    assert sorted(table.names()) == sorted(model)
+    assert {id(slot) for slot in table.slots_now()} == {id(slot) for slot in model.values()}
+    assert all(table.get(f"web-{which}") is model.get(f"web-{which}") for which in range(61))
+
+
+def test_the_name_table_takes_only_what_it_can_name_and_frees_what_it_held() -> None:
+    table = NameTable()
+    for wrong in ("x", [], ["x"], None, 7):
+        with pytest.raises(TypeError):
+            table.put(wrong)  # type: ignore[arg-type]
+    one = named("a")
+    held = sys.getrefcount(one)
+    table.put(one)
+    table.put([one])
+    table.remove("a")
+    table.remove("a")
+    assert sys.getrefcount(one) == held and len(table) == 0
+    for number in range(5000):
+        table.put(named(f"b{number}"))
+    for number in range(0, 5000, 2):
+        table.remove(f"b{number}")
+    assert len(table) == 2500 and all((table.get(f"b{n}") is None) == (n % 2 == 0) for n in range(5000))
+    del table
+    assert sys.getrefcount(one) == held
