@@ -14,6 +14,11 @@ from _fastpath.marker import DIFF, Marker, of_cluster
 from services.aggregator.clock.state import State
 
 
+def by_key(one: Marker) -> tuple[str, str]:
+    """(namespace, name)."""
+    return one.namespace, one.name
+
+
 @dataclass(slots=True)
 class Bookmark:
     """The cluster says that nothing happened up to `version`; `forced` writes the position even if it stays."""
@@ -48,6 +53,7 @@ class DiffRun:
                 ))  # fmt: skip
             elif there.same_state(live):
                 del items[live.namespace, live.name]
+        gone.sort(key=by_key)
         changed = sorted(items.values(), key=lambda one: one.version)
         self.puts = deque(gone + changed)
 
@@ -65,11 +71,8 @@ class GapRun:
         """Take down the live objects. Those numbered after the gap need nothing: no answer that left this
         cluster out has a version above the gap's, so every watch that follows one gets them."""
         self.bound = state.fleet(self.revision, 127)
-        self.names = deque(
-            (one.namespace, one.name)
-            for one in of_cluster(state.index, self.cluster)
-            if one.fleet <= self.bound
-        )
+        live = of_cluster(state.index, self.cluster)
+        self.names = deque(sorted(by_key(one) for one in live if one.fleet <= self.bound))
 
 
 @dataclass(slots=True)
@@ -81,7 +84,7 @@ class LeaveRun:
 
     def expand(self, state: State) -> None:
         """Take down the live objects."""
-        self.names = deque((one.namespace, one.name) for one in of_cluster(state.index, self.cluster))
+        self.names = deque(sorted(by_key(one) for one in of_cluster(state.index, self.cluster)))
 
 
 Work = Marker | Bookmark | DiffRun | GapRun | LeaveRun
