@@ -379,7 +379,7 @@ async def test_member_authorization_leaves_out_and_ends_on_change(fleet: Fleet, 
 
     monkeypatch.setattr(watch, "RECHECK", 0.0)
     monkeypatch.setattr(access, "KEEP", 0.0)
-    fleet.aggregated = replace(fleet.aggregated, authorization="Member")
+    fleet.aggregated = fleet.clock.aggregated = replace(fleet.aggregated, authorization="Member")
     fleet.members["west"].denied.add("jane")
     async with fleet.watch(f"resourceVersion={fleet.clock.head}") as stream:
         fleet.write("west", pod("secret"))
@@ -390,6 +390,17 @@ async def test_member_authorization_leaves_out_and_ends_on_change(fleet: Fleet, 
         fleet.write("east", pod("b"))
         event = await stream.next()
         event = event if event["type"] == "ERROR" else await stream.next(15)
+    assert event["type"] == "ERROR" and event["object"]["code"] == 410
+
+
+async def test_a_watch_ends_when_its_resource_is_aggregated_in_another_way(fleet: Fleet) -> None:
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}") as stream:
+        fleet.write("east", pod("a"))
+        await stream.next()
+        fleet.clock.aggregated = replace(fleet.clock.aggregated, authorization="Member")
+        fleet.write("east", pod("b"))
+        assert told(await stream.next()) == ("ADDED", "b")
+        event = await stream.next()
     assert event["type"] == "ERROR" and event["object"]["code"] == 410
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from services.common.errors import StatusError, not_acceptable
@@ -61,7 +62,8 @@ class Clause:
         return (self.type in (kind, "*")) and (self.subtype in (subtype, "*"))
 
 
-def parse_accept(header: str) -> list[Clause]:
+@lru_cache(maxsize=1024)
+def parse_accept(header: str) -> tuple[Clause, ...]:
     """The clauses, the preferred first; unreadable ones are left out (as goautoneg does)."""
     clauses = []
     for part in header.split(","):
@@ -81,7 +83,7 @@ def parse_accept(header: str) -> list[Clause]:
         clauses.append(Clause(kind.strip(), subtype.strip(), params, quality))
     # goautoneg: quality first, then the more exact type; equal ones keep their order.
     clauses.sort(key=lambda c: (-c.quality, c.type == "*", c.subtype == "*"))
-    return clauses
+    return tuple(clauses)
 
 
 def quality_of(text: str) -> float:

@@ -50,6 +50,11 @@ class Scope:
             raise unavailable(f"{aggregated.key}: its version clock is not running yet")
         return found
 
+    def serves(self, clock: ResourceClock, aggregated: Aggregated) -> bool:
+        """Is a resource still read as it was when a watch of it began?"""
+        now = self._clock.get(aggregated.group, aggregated.resource)
+        return now is clock and clock.aggregated.authorization == aggregated.authorization
+
     def asked(self, clock: ResourceClock, snapshot: Snapshot, left: LeftOut) -> list[str]:
         """Clusters of the snapshot that can be asked; those that cannot go to `left.away`."""
         out = []

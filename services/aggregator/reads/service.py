@@ -62,9 +62,10 @@ class Reads:
         form = self._negotiate(call)
         if form.as_list:
             raise not_acceptable("you requested PartialObjectMetadataList, but the requested object is not a list")
-        version = call.query.get("resourceVersion", "")
+        query = call.query
+        version = query.get("resourceVersion", "")
         check_version(version)
-        shape = include(call.query) if form.kind == "table" else ""
+        shape = include(query) if form.kind == "table" else ""
         body, warnings = await self._getter.get(
             call, aggregated, form, version, shape, self._presenter(aggregated), call.info.subresource
         )

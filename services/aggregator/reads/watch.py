@@ -150,8 +150,7 @@ class WatchSession:
                 watcher, self.clock, self._aggregated, self._served, json_form(), "")  # fmt: skip
         watcher.denied = frozenset(self._left.denied)
         watcher.switch = lambda: self._switch(watcher)
-        if self._aggregated.authorization == "Member":
-            watcher.recheck = self._recheck
+        watcher.recheck = self._recheck
         return watcher
 
     async def _switch(self, watcher: Watcher) -> None:
@@ -281,7 +280,10 @@ class WatchSession:
                               if c not in self._granted and c not in self._left.away and c not in self._left.denied}
 
     async def _recheck(self) -> None:
-        if time.monotonic() - self._checked < RECHECK:
+        """Raise 410 when the watch must begin anew: under another authorisation, or by somebody else."""
+        if not self._scope.serves(self.clock, self._aggregated):
+            raise expired(f"{self._aggregated.key} is aggregated in another way now")
+        if self._aggregated.authorization != "Member" or time.monotonic() - self._checked < RECHECK:
             return
         self._checked = time.monotonic()
         before = self._granted
