@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from services.aggregator.writes.protobuf import to_json
 from services.common import errors
 
 JSON_TYPES = {"", "application/json", "application/octet-stream"}
@@ -61,8 +62,10 @@ def as_json(body: bytes, content_type: str) -> bytes:
         return body
     if media == YAML_TYPE:
         return yaml_to_json(body)
+    if media == PROTOBUF_TYPE:
+        return to_json(body)
     raise errors.unsupported_media_type(
-        f"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml; got {media}"
+        f"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf; got {media}"
     )
 
 

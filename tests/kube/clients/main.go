@@ -2,7 +2,8 @@
 //
 // "follow" writes one JSON line an event to stdout, answers each line "report" on stdin with one line
 // {"report": …}, and ends when stdin does. "protobuf" gets, lists and watches as a client that prefers protobuf,
-// and writes one JSON line. Exit 1 with the reason on stderr when something could not be done.
+// and writes one JSON line. "types" prints what protobuf.json of the aggregator's writes holds; "samples" prints
+// made-up objects in both encodings, and "compare" tells which of them were translated wrongly. Exit 1 with the reason on stderr when something could not be done.
 package main
 
 import (
@@ -24,7 +25,7 @@ const syncLimit = 60 * time.Second
 func main() {
 	kubeconfig := flag.String("kubeconfig", "", "the front's kubeconfig")
 	namespace := flag.String("namespace", "default", "whose pods are followed")
-	mode := flag.String("mode", "follow", "follow or protobuf")
+	mode := flag.String("mode", "follow", "follow, protobuf, types, samples or compare")
 	klog.InitFlags(nil) // -v=4 tells why client-go does what it does
 	flag.Parse()
 	if err := run(*mode, *kubeconfig, *namespace); err != nil {
@@ -34,6 +35,14 @@ func main() {
 }
 
 func run(mode, kubeconfig, namespace string) error {
+	switch mode {
+	case "types":
+		return writeTypes(os.Stdout)
+	case "samples":
+		return writeSamples(os.Stdout)
+	case "compare":
+		return compare(os.Stdin, os.Stdout)
+	}
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -48,7 +57,7 @@ func run(mode, kubeconfig, namespace string) error {
 	case "protobuf":
 		return preferProtobuf(ctx, config, namespace)
 	}
-	return fmt.Errorf("-mode is follow or protobuf, not %q", mode)
+	return fmt.Errorf("-mode is follow, protobuf, types, samples or compare, not %q", mode)
 }
 
 // follow starts every client, says {"ready": true} when all have the present state, then answers stdin.

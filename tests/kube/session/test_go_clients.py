@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 from collections import Counter
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from services.aggregator.writes import protobuf
+from services.aggregator.writes.protobuf import to_json
 from tests.kube.session.followers import CLIENTS, Followers, build
 from tests.kube.session.tools import Kubectl, RunningFleet, eventually
 
@@ -177,23 +180,40 @@ def test_member_away_while_an_informer_lists(fleet: RunningFleet, kubectl: Kubec
                 fleet.do("start", "east-apiserver")
 
 
-def test_typed_client_that_prefers_protobuf(fleet: RunningFleet, kubectl: Kubectl, go_clients: Path) -> None:
-    done = subprocess.run(
-        [
-            go_clients,
-            "-kubeconfig",
-            fleet.layout.kubeconfig,
-            "-namespace",
-            kubectl.namespace,
-            "-mode",
-            "protobuf",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
+def test_typed_client_in_protobuf(fleet: RunningFleet, kubectl: Kubectl, go_clients: Path) -> None:
+    """create, get, list, watch, update, evict, delete: bodies in protobuf, answers in JSON."""
+    done = run_go(
+        go_clients,
+        "protobuf",
+        "-kubeconfig",
+        str(fleet.layout.kubeconfig),
+        "-namespace",
+        kubectl.namespace,
     )
-    assert done.returncode == 0, done.stderr
-    answers = json.loads(done.stdout)["answers"]
+    answers = json.loads(done)["answers"]
     taken = ("application/json", "application/vnd.kubernetes.protobuf")
     assert all(answer.startswith(taken) for answer in answers.values()), answers
+
+
+def test_protobuf_bodies_mean_what_client_go_meant(go_clients: Path) -> None:
+    pairs = []
+    for line in run_go(go_clients, "samples").splitlines():
+        sample = json.loads(line)
+        sample["got"] = json.loads(to_json(base64.b64decode(sample["protobuf"])))
+        pairs.append(json.dumps(sample))
+    assert len(pairs) > 200
+    assert run_go(go_clients, "compare", stdin="\n".join(pairs)) == ""
+
+
+def test_protobuf_table_is_client_gos(go_clients: Path) -> None:
+    table = json.loads(run_go(go_clients, "types"))
+    own = json.loads(Path(protobuf.__file__).with_name("protobuf.json").read_text())
+    assert own == table, "write `clients -mode types` to services/aggregator/writes/protobuf.json"
+
+
+def run_go(binary: Path, mode: str, *args: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        [binary, "-mode", mode, *args], input=stdin, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
