@@ -50,6 +50,7 @@ class Feed:
         self.member, self.api, self.sequencer = member, api, sequencer
         self.label = label
         self._open = False
+        self._said = ""
         self._relist = relist
         self._kick = asyncio.Event()
         # After a start nobody knows what happened meanwhile: as after a lost connection.
@@ -87,7 +88,14 @@ class Feed:
         )
 
     def _failed(self, error: StatusError) -> None:
-        log.info("%s: %s", self._what, error.message)
+        # Said once, not with every try.
+        log.log(
+            logging.DEBUG if error.message == self._said else logging.INFO,
+            "%s: %s",
+            self._what,
+            error.message,
+        )
+        self._said = error.message
         # A watch that broke says nothing yet: the next try to connect does.
         self.member.report("Connecting" if self._open else "Unreachable", error.message)
         self._open = False
@@ -190,6 +198,9 @@ class Feed:
     def _opened(self, backoff: Backoff) -> None:
         self._lost = False
         self._open = True
+        if self._said:
+            log.info("%s: followed again", self._what)
+            self._said = ""
         backoff.reset()
         self.member.report("Live")
 
