@@ -7,13 +7,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from writes_fake import NAMESPACE, PODS, FakeClaim, World, call, pod, refused
 
 from services.aggregator.types import Aggregated
 from services.aggregator.writes import create, namespaces
 from services.aggregator.writes.body import Envelope
 from services.common import errors
 from services.common.errors import MemberUnreachable, StatusError
-from tests.unit.writes_fake import NAMESPACE, PODS, FakeClaim, World, call, pod, refused
 
 POST = ("POST", "/api/v1/namespaces/ns/pods")
 PATH = "/api/v1/namespaces/ns/pods"

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from writes_fake import PODS, World, call, pod, refused
 
 from services.aggregator.writes import collection, delete
 from services.common import errors
 from services.common.errors import MemberUnreachable
-from tests.unit.writes_fake import PODS, World, call, pod, refused
 
 ALL = "/api/v1/namespaces/ns/pods"
 ONE = ALL + "/web"
@@ -40,6 +40,7 @@ async def test_dry_run_waits_for_nothing(world: World, query: str, body: Any) ->
     world.east.answers[("DELETE", ONE)] = pod(uid="u1", resourceVersion="17")
     answer = await delete.delete(world.context, call("DELETE", ONE + query, body), PODS)
     assert world.clock.deletions == []
+    assert isinstance(answer.body, bytes)
     shown = msgspec.json.decode(answer.body)["metadata"]
     assert shown["resourceVersion"] == "640" and shown["annotations"]["reclock.dev/cluster"] == "east"
 
@@ -73,7 +74,7 @@ async def test_just_created_object_is_found_by_asking(world: World) -> None:
         world.clock.put("west", "young", "u9", version=33)
         return await waited(*args)
 
-    world.clock.wait_version = arrives  # type: ignore[method-assign]
+    world.clock.wait_version = arrives
     await delete.delete(world.context, call("DELETE", path), PODS)
     assert world.clock.versions == [33] and world.clock.deletions == [("west", "u9")]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from writes_fake import PODS, World, call, pod, refused
 
 from services.aggregator.types import Aggregated
 from services.aggregator.writes import patch, subresource, update
 from services.common import errors
-from tests.unit.writes_fake import PODS, World, call, pod, refused
 
 ONE = "/api/v1/namespaces/ns/pods/web"
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"

@@ -148,7 +148,10 @@ class Aggregations:
         asked = dict(clients)
         if spec.get("includeHost"):
             asked[HOST] = self._host
-        return await find_served(asked, spec.get("group", ""), spec["version"], spec["resource"])
+        served = await find_served(asked, spec.get("group", ""), spec["version"], spec["resource"])
+        # What is away has not said that it lacks the type.
+        served.unknown += [name for name, member in self._fleet.members.items() if not member.reachable]
+        return served
 
     def _take(
         self, obj: dict[str, Any], served: Served, current: dict[tuple[str, str], Aggregated]

@@ -55,8 +55,10 @@ class FeedPool:
                 feed.users.add(user)
                 return feed
             private = (feed is not None and not feed.closed) or clock.head - user.position > NEAR
-            positions = vector if vector is not None else await self._vector(clock, user.position)
-            feed = self._open(clock, aggregated, served, form, include, user.position, positions, private)
+            # A watcher may wait for a version of the future: its feed serves the others from now on.
+            position = min(user.position, clock.head)
+            positions = vector if vector is not None else await self._vector(clock, position)
+            feed = self._open(clock, aggregated, served, form, include, position, positions, private)
             feed.users.add(user)
             if not private:
                 self._shared[key] = feed

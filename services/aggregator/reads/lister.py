@@ -208,7 +208,8 @@ class Lister:
                 parts.extend(envelope.items(batch, not parts))
                 count += len(batch)
                 size += sum(len(shown.body) for shown in batch)
-        more, left = (False, 0) if ended else await walk.rest()
+        # A page that ended by its size leaves much unread: it is not read to be counted.
+        more, left = (False, 0) if ended else await walk.rest(count=size < PAGE_BYTES)
         token = ""
         if more:
             members = {c: (short(p.incarnation), p.read) for c, p in walk.plan.positions.items()

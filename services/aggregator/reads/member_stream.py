@@ -134,6 +134,9 @@ class MemberStream:
                     self._failed(error)
                 except SpliceError as error:
                     log.warning("payloads of %s%s: not a watch: %s", self.cluster, self._options.path, error)
+                except Exception:
+                    # Watchers live on what comes here: a bug must not end it for all of them.
+                    log.exception("payloads of %s%s failed", self.cluster, self._options.path)
                 self.connected = False
                 await self._backoff.wait(hint)
         finally:

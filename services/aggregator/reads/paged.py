@@ -66,16 +66,19 @@ class MemberPages:
             self._last = items[-1].key
         return items
 
-    async def rest(self) -> tuple[bool, int | None]:
+    async def rest(self, *, count: bool) -> tuple[bool, int | None]:
         """Has the member more than was taken, and how many objects it has behind the page's start.
 
-        The count is None where the member gives none (selectors).
+        The number is None where it is not wanted or the member gives none (selectors). With `count` the answer is
+        read to its end.
         """
-        while self._list.error is None and not self._list.ended:
+        while count and not self._list.ended:
             await self._list.wait_end()
-        left = bool(self._list.items) or self._list.continues
+        left = bool(self._list.items) or self._list.continues or not self._list.ended
         first = self._first
         assert first is not None
+        if not count:
+            return left, None
         if not first.continues:
             return left, first.read
         return left, None if first.remaining is None else first.read + first.remaining

@@ -159,15 +159,15 @@ class Walk:
                 return None
         return marker.fleet
 
-    async def rest(self) -> tuple[bool, int | None]:
-        """Is there more behind what was taken, and how many objects (None: not known)."""
+    async def rest(self, *, count: bool) -> tuple[bool, int | None]:
+        """Is there more behind what was taken, and with `count` how many objects (None: not known)."""
         left = self._merge.waiting
-        counted: int | None = 0
+        total: int | None = 0
         for source in self.sources:
-            more, count = await source.rest()
+            more, number = await source.rest(count=count)
             left = left or more
-            counted = None if counted is None or count is None else counted + count
-        return left, None if counted is None else max(0, counted - self.taken)
+            total = None if total is None or number is None else total + number
+        return left, None if total is None else max(0, total - self.taken)
 
     @property
     def warnings(self) -> list[str]:
