@@ -224,6 +224,19 @@ async def test_pages_are_of_one_version_whatever_happens_between(fleet: Fleet) -
     assert rest["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"]
 
 
+async def test_a_page_ends_early_when_it_gets_too_big(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    from services.aggregator.reads import lister
+
+    monkeypatch.setattr(lister, "PAGE_BYTES", 200_000)
+    for i in range(1000):
+        big = pod(f"p{i:04d}")
+        big["spec"]["filler"] = "x" * 1000
+        fleet.write("east" if i % 3 else "west", big)
+    found, pages = await walk(fleet, "limit=900")
+    assert found == [f"default/p{i:04d}" for i in range(1000)]
+    assert len(pages) > 3 and all(len(page["items"]) < 400 for page in pages)
+
+
 async def test_no_remaining_count_with_a_selector(fleet: Fleet) -> None:
     for i in range(6):
         fleet.write("east", pod(f"p{i}", app="web"))
