@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from deploy.local.fleet import Fleet
-from services.common.kube.resource import NAMESPACES, PODS, SECRETS, Resource
+from services.common.kube.resource import EVENTS, NAMESPACES, PODS, SECRETS, Resource
 from services.reconciler.names import (
     CONFIGMAPS,
     DAEMONSETS,
@@ -23,6 +23,7 @@ from services.reconciler.names import (
     STATEFULSETS,
     WORKLOADS,
 )  # fmt: skip
+from services.reconciler.workload_spec import new_workload
 from tests.kube.conftest import Kubectl
 from tests.kube.reconciler_rig import Obj, Rig, Sampler
 
@@ -308,10 +309,7 @@ async def test_daemonset_on_every_member(rig: Rig, host: Kubectl, ns: str) -> No
 
 async def test_behaviour_19_a_foreign_job_is_never_touched(rig: Rig, host: Kubectl, ns: str) -> None:
     await rig.clients["east"].create(NAMESPACES, None, {"metadata": {"name": ns}})
-    foreign = None
-    for _ in range(50):
-        foreign = foreign or await rig.clients["east"].create(JOBS, ns, job("clash", ns, "600s"))
-    assert foreign is not None
+    foreign = await rig.clients["east"].create(JOBS, ns, job("clash", ns, "600s"))
     await rig.clients[""].create(JOBS, ns, job("clash", ns, "600s"))
 
     async def on_west() -> bool:
@@ -333,22 +331,50 @@ async def test_behaviour_19_a_foreign_job_is_never_touched(rig: Rig, host: Kubec
     await until(removed, "the namespace is gone", timeout=60)
 
 
-async def test_conflict_is_reported_where_nothing_else_is_eligible(rig: Rig, host: Kubectl, ns: str) -> None:
-    """The reconciler's own guard: the clash appears after the scheduler has looked."""
-    await pin(rig, ns, "east")
-    await rig.clients[""].create(JOBS, ns, job("first", ns, "600s"))
-    await home(rig, ns, "first")
-    try:
-        rig.processes["reconciler"].pause()
-        await rig.clients[""].create(WORKLOADS, ns, _workload_for(ns))
-    finally:
-        rig.processes["reconciler"].resume()
+async def test_a_workload_without_an_owner_is_removed(rig: Rig, ns: str) -> None:
+    await rig.clients[""].create(WORKLOADS, ns, _workload_for(ns))
 
     async def dropped() -> bool:
         return await rig.get("", WORKLOADS, ns, "job-nobody") is None
 
-    await until(dropped, "a Workload without an owner is removed")
+    await until(dropped, "it is removed, finalizer and all")
+
+
+async def test_a_clash_that_the_scheduler_did_not_see_is_reported(rig: Rig, host: Kubectl, ns: str) -> None:
+    """The reconciler's own guard: the name is taken after the scheduler has looked, before the copy is made."""
+    await pin(rig, ns, "east")
+    await rig.clients["east"].create(NAMESPACES, None, {"metadata": {"name": ns}})
+    await rig.processes["reconciler"].stop()
+    try:
+        made = await rig.clients[""].create(JOBS, ns, job("late", ns, "600s"))
+        workload = new_workload("job", made)
+        await rig.clients[""].create(WORKLOADS, ns, workload)
+
+        async def placed() -> bool:
+            found = await rig.get("", WORKLOADS, ns, "job-late")
+            return bool(((found or {}).get("status") or {}).get("placement"))
+
+        await until(placed, "it is placed")
+        foreign = await rig.clients["east"].create(JOBS, ns, job("late", ns, "600s"))
+    finally:
+        await rig.processes["reconciler"].start()
+        await rig.processes["reconciler"].wait_ready()
+
+    async def reported() -> bool:
+        events = await rig.list("", EVENTS, ns)
+        return any(e["reason"] == "Conflict" and e["involvedObject"]["name"] == "late" for e in events)
+
+    await until(reported, "the Job's events name the clash")
+    there = await rig.get("east", JOBS, ns, "late")
+    assert there is not None and there["metadata"]["uid"] == foreign["metadata"]["uid"]
+    await host("-n", ns, "delete", "job", "late")
     await rig.clients[""].delete(POLICIES, None, ns)
+    await rig.clients["east"].delete(NAMESPACES, None, ns)
+
+    async def removed() -> bool:
+        return await rig.get("east", NAMESPACES, "", ns) is None
+
+    await until(removed, "the namespace is gone", timeout=60)
 
 
 def _workload_for(ns: str) -> Obj:
@@ -373,6 +399,17 @@ async def test_orphaned_children_live_on(rig: Rig, host: Kubectl, ns: str) -> No
     await until(handed_over, "the ReplicaSet has a Workload of its own")
     after = {p["metadata"]["uid"] for m in rig.fleet.members for p in await rig.list(m, PODS, ns)}
     assert after == before
+
+    await host("-n", ns, "create", "deployment", "web", "--image=nginx", "--replicas=2")
+    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=60s")
+
+    async def adopted() -> bool:
+        return [w["metadata"]["name"] for w in await rig.list("", WORKLOADS, ns)] == ["deployment-web"]
+
+    await until(adopted, "the Deployment's Workload is the only one")
+    assert {p["metadata"]["uid"] for m in rig.fleet.members for p in await rig.list(m, PODS, ns)} == before
+    await host("-n", ns, "delete", "deployment", "web", "--cascade=orphan")
+    await until(handed_over, "it has one of its own again")
     name = (await rig.list("", REPLICASETS, ns))[0]["metadata"]["name"]
     await host("-n", ns, "delete", "replicaset", name, "--cascade=orphan")
 
