@@ -45,6 +45,13 @@ async def test_dry_run_waits_for_nothing(world: World, query: str, body: Any) ->
     assert shown["resourceVersion"] == "640" and shown["annotations"]["reclock.dev/cluster"] == "east"
 
 
+async def test_dry_run_in_the_query_beside_a_body_is_none(world: World) -> None:
+    """kube-apiserver really deletes then: the answer must wait for it."""
+    world.east.answers[("DELETE", ONE)] = {"kind": "Status", "details": {"uid": "u1"}}
+    await delete.delete(world.context, call("DELETE", ONE + "?dryRun=All", {"gracePeriodSeconds": 0}), PODS)
+    assert world.clock.deletions == [("east", "u1")]
+
+
 async def test_version_precondition_becomes_the_members_with_the_uid(world: World) -> None:
     world.east.answers[("DELETE", ONE)] = {"kind": "Status", "details": {"uid": "u1"}}
     body = {"preconditions": {"resourceVersion": "640"}, "gracePeriodSeconds": 0}
@@ -104,9 +111,11 @@ async def test_collection_keeps_what_is_hidden(world: World) -> None:
         pod(uid="hidden", resourceVersion="17"), pod("db", uid="u2", resourceVersion="17")
     )
     world.west.answers[("DELETE", ALL + "/db")] = {"kind": "Status"}
-    await run_collection(world, "?labelSelector=a&propagationPolicy=Orphan", {"gracePeriodSeconds": 1})
-    assert world.west.sent("DELETE") == [{"gracePeriodSeconds": 1, "preconditions": {"uid": "u2"}}]
-    assert world.west.queries == [[("labelSelector", "a")], [("propagationPolicy", "Orphan")]]
+    await run_collection(world, "?labelSelector=a&propagationPolicy=Orphan&gracePeriodSeconds=0")
+    # In the body: kube-apiserver does not look at the query where there is one.
+    options = {"gracePeriodSeconds": 0, "propagationPolicy": "Orphan", "preconditions": {"uid": "u2"}}
+    assert world.west.sent("DELETE") == [options]
+    assert world.west.queries == [[("labelSelector", "a")], []]
     assert sorted(world.clock.deletions) == [("east", "u1"), ("west", "u2")]
 
 

@@ -108,7 +108,7 @@ async def _one_by_one(
 ) -> tuple[Response, list[msgspec.Raw]]:
     """List what matches and delete each that is not hidden, by its uid."""
     selectors = [(key, text) for key, text in _query(context, call, state.cluster) if key in OF_LISTS]
-    options = [(key, text) for key, text in query(call) if key not in OF_LISTS]
+    options = body or options_in(call.query)
     path = member_path(call, call.info.namespace)
     listed = await send(context, call, clock.aggregated, state.client, "GET", path, None, asked=selectors)
     fields = split(listed.body)
@@ -123,7 +123,7 @@ async def _one_by_one(
             try:
                 await send(
                     context, call, clock.aggregated, state.client, "DELETE", member_path(call, namespace, name),
-                    with_uid(body, metadata["uid"]), asked=options,
+                    with_uid(options, metadata["uid"]), asked=[],
                 )  # fmt: skip
             except StatusError as error:
                 if error.code not in (404, 409):  # gone, or another object by now
@@ -135,9 +135,23 @@ async def _one_by_one(
     return listed, [item for item in done if item is not None]
 
 
-def with_uid(options: bytes | None, uid: str) -> bytes:
+def options_in(asked: dict[str, str]) -> bytes:
+    """The query's options as a body: kube-apiserver does not look at the query where there is one."""
+    options: dict[str, Any] = {}
+    if asked.get("gracePeriodSeconds", "").isdigit():
+        options["gracePeriodSeconds"] = int(asked["gracePeriodSeconds"])
+    if asked.get("propagationPolicy"):
+        options["propagationPolicy"] = asked["propagationPolicy"]
+    if asked.get("orphanDependents"):
+        options["orphanDependents"] = asked["orphanDependents"] == "true"
+    if asked.get("dryRun"):
+        options["dryRun"] = [asked["dryRun"]]
+    return msgspec.json.encode(options)
+
+
+def with_uid(options: bytes, uid: str) -> bytes:
     """DeleteOptions that hold for this object only."""
-    fields: Raw = split(options) if options else {}
+    fields = split(options)
     fields["preconditions"] = raw({"uid": uid})
     return join(fields)
 

@@ -29,8 +29,8 @@ async def delete(context: WriteContext, call: Call, aggregated: Aggregated) -> w
 
 
 def is_dry(call: Call, options: bytes | None) -> bool:
-    """A dry run is asked for in the query, or (by kubectl) in the DeleteOptions."""
-    return bool(call.query.get("dryRun") or (options is not None and value(split(options).get("dryRun"))))
+    """Whether nothing is to be deleted; kube-apiserver does not look at the query where there is a body."""
+    return bool(call.query.get("dryRun") if options is None else value(split(options).get("dryRun")))
 
 
 def deleted_uid(body: bytes) -> str:
