@@ -108,6 +108,8 @@ class View:
             while one is not None:
                 if one.version == version and not one.deleted and one.uid == uid:
                     return (one,)
+                if one.version < version:
+                    break  # states before it are older still; an object that changes often has many
                 one = one.prev
             position = self.state.positions.get(cluster)
             if newest is not None and newest.version > version:
