@@ -8,6 +8,7 @@ SOURCES := setup.py pyproject.toml constraints.txt $(wildcard proto/reclock/*/v1
 MEMBERS ?= 2
 ENGINE ?=
 DETACH ?=
+PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-stop test test-fast kube lint bench clean
@@ -43,7 +44,7 @@ demo-stop: venv
 
 test: venv
 	@if command -v go >/dev/null; then $(PYTHON) -m deploy.local.build; else echo "no Go: tests that need Kubernetes are skipped"; fi
-	@$(BIN)/python -m pytest tests -q
+	@$(BIN)/python -m pytest tests/unit tests/integration tests/kube -q $(PYTEST_ARGS)
 
 test-fast: venv
 	@$(BIN)/python -m pytest tests/unit -q
