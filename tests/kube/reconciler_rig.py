@@ -1,14 +1,19 @@
-"""Discovery, scheduler and reconciler on a fleet without a front: Kubernetes' deployment controller works at the host."""
+"""Discovery, scheduler and reconciler on a fleet without a front: Kubernetes' deployment controller works at the host.
+
+`rig`, `host` and `ns` are fixtures: tests import them by name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+import pytest_asyncio
 import yaml
 
 from deploy.local.fleet import Fleet
@@ -17,11 +22,14 @@ from deploy.local.ports import Ports
 from deploy.local.probes import http_ready
 from deploy.local.process import Process
 from services.common.kube.client import KubeClient
-from services.common.kube.resource import Resource
-from services.reconciler.names import REPLICASETS
+from services.common.kube.resource import NAMESPACES, PODS, Resource
+from services.reconciler.names import JOBS, REPLICASETS
+from tests.kube.conftest import Kubectl
 
 Obj = dict[str, Any]
 CHECKOUT = Path(__file__).parents[2]
+POLICIES = Resource("reclock.dev", "v1alpha1", "placementpolicies", "PlacementPolicy", namespaced=False)
+FIXED = {"maxSurge": 0, "maxUnavailable": 1}
 
 
 class Rig:
@@ -152,3 +160,81 @@ def is_ready(pod: Obj) -> bool:
     conditions = pod["status"].get("conditions") or []
     ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def rig(clusters: Fleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    async with Rig(clusters, tmp_path_factory.mktemp("rig")).running() as running:
+        yield running
+
+
+@pytest.fixture
+def host(rig: Rig, kubectl: Callable[..., Kubectl]) -> Kubectl:
+    return kubectl(rig.fleet.host.kubeconfig)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ns(rig: Rig, host: Kubectl, request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """A namespace for one test; nothing of it may be left anywhere afterwards."""
+    name = request.node.name.replace("_", "-").split("[")[0][:50].strip("-")
+    await host("create", "namespace", name)
+    yield name
+    await host("delete", "namespace", name, timeout=120)
+    for cluster in rig.clients:
+        assert await rig.get(cluster, NAMESPACES, "", name) is None
+
+
+async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 30) -> Any:
+    """Wait until the condition holds and return what it gave."""
+    try:
+        async with asyncio.timeout(timeout):
+            while not (value := await condition()):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            return value
+    except TimeoutError:
+        raise AssertionError(f"not within {timeout} s: {what}") from None
+
+
+async def pin(rig: Rig, ns: str, *members: str) -> None:
+    """All workloads of the namespace go to these members."""
+    spec = {"priority": 100, "clusterNames": list(members), "resourceSelectors": [{"namespace": ns}]}
+    await rig.clients[""].create(POLICIES, None, {
+        "apiVersion": "reclock.dev/v1alpha1", "kind": "PlacementPolicy", "metadata": {"name": ns}, "spec": spec,
+    })  # fmt: skip
+
+
+def job(name: str, ns: str, run_time: str = "1s", **spec: Any) -> Obj:
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}
+    template = {"metadata": {"annotations": {"fleet.reclock.dev/run-time": run_time}}, "spec": pod}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": ns},
+            "spec": {"template": template, **spec}}  # fmt: skip
+
+
+async def home(rig: Rig, ns: str, name: str, resource: Resource = JOBS) -> str:
+    """The member that has the copy."""
+    async def found() -> str:
+        return next((m for m, n in (await rig.count(resource, ns, fieldSelector=f"metadata.name={name}")).items() if n), "")
+
+    return str(await until(found, f"a copy of {name}"))
+
+
+def is_true(obj: Obj | None, kind: str) -> bool:
+    conditions = ((obj or {}).get("status") or {}).get("conditions") or []
+    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
+
+
+async def spread(rig: Rig, ns: str) -> dict[str, int]:
+    """Member -> pods that are there and stay."""
+    found = {}
+    for member in rig.fleet.members:
+        pods = await rig.list(member, PODS, ns)
+        found[member] = sum(1 for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    return found
+
+
+async def spread_of(rig: Rig, ns: str, selector: str) -> dict[str, int]:
+    found = {}
+    for member in rig.fleet.members:
+        pods = await rig.list(member, PODS, ns, labelSelector=selector)
+        found[member] = sum(1 for pod in pods if "deletionTimestamp" not in pod["metadata"])
+    return found

@@ -1,18 +1,12 @@
-"""Workloads on real clusters: spec down, status up, dependencies, deletion, garbage. Numbers are those of the
-behaviours in the placement design."""
+"""Workloads on real clusters: spec down, status up, dependencies, deletion. Numbers are those of the behaviours
+in the placement design."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
-import pytest
-import pytest_asyncio
-
-from deploy.local.fleet import Fleet
-from services.common.kube.resource import EVENTS, NAMESPACES, PODS, SECRETS, Resource
+from services.common.kube.resource import NAMESPACES, PODS, SECRETS
 from services.reconciler.names import (
     CONFIGMAPS,
     DAEMONSETS,
@@ -22,83 +16,23 @@ from services.reconciler.names import (
     SERVICES,
     STATEFULSETS,
     WORKLOADS,
-)  # fmt: skip
-from services.reconciler.workload_spec import new_workload
+)
 from tests.kube.conftest import Kubectl
-from tests.kube.reconciler_rig import Obj, Rig, Sampler
+from tests.kube.reconciler_rig import (
+    FIXED,
+    Rig,
+    Sampler,
+    home,
+    host,
+    is_true,
+    job,
+    ns,
+    rig,
+    spread,
+    until,
+)
 
-POLICIES = Resource("reclock.dev", "v1alpha1", "placementpolicies", "PlacementPolicy", namespaced=False)
-FIXED = {"maxSurge": 0, "maxUnavailable": 1}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def rig(clusters: Fleet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
-    async with Rig(clusters, tmp_path_factory.mktemp("rig")).running() as running:
-        yield running
-
-
-@pytest.fixture
-def host(rig: Rig, kubectl: Callable[..., Kubectl]) -> Kubectl:
-    return kubectl(rig.fleet.host.kubeconfig)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def ns(rig: Rig, host: Kubectl, request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """A namespace for one test; nothing of it may be left anywhere afterwards."""
-    name = request.node.name.replace("_", "-").split("[")[0][:50].strip("-")
-    await host("create", "namespace", name)
-    yield name
-    await host("delete", "namespace", name, timeout=120)
-    for cluster in rig.clients:
-        assert await rig.get(cluster, NAMESPACES, "", name) is None
-
-
-async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 30) -> Any:
-    """Wait until the condition holds and return what it gave."""
-    try:
-        async with asyncio.timeout(timeout):
-            while not (value := await condition()):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            return value
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout} s: {what}") from None
-
-
-async def pin(rig: Rig, ns: str, *members: str) -> None:
-    """All workloads of the namespace go to these members."""
-    spec = {"priority": 100, "clusterNames": list(members), "resourceSelectors": [{"namespace": ns}]}
-    await rig.clients[""].create(POLICIES, None, {
-        "apiVersion": "reclock.dev/v1alpha1", "kind": "PlacementPolicy", "metadata": {"name": ns}, "spec": spec,
-    })  # fmt: skip
-
-
-def job(name: str, ns: str, run_time: str = "1s", **spec: Any) -> Obj:
-    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "busybox"}]}
-    template = {"metadata": {"annotations": {"fleet.reclock.dev/run-time": run_time}}, "spec": pod}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": ns},
-            "spec": {"template": template, **spec}}  # fmt: skip
-
-
-async def home(rig: Rig, ns: str, name: str, resource: Resource = JOBS) -> str:
-    """The member that has the copy."""
-    async def found() -> str:
-        return next((m for m, n in (await rig.count(resource, ns, fieldSelector=f"metadata.name={name}")).items() if n), "")
-
-    return str(await until(found, f"a copy of {name}"))
-
-
-def is_true(obj: Obj | None, kind: str) -> bool:
-    conditions = ((obj or {}).get("status") or {}).get("conditions") or []
-    return any(c["type"] == kind and c["status"] == "True" for c in conditions)
-
-
-async def spread(rig: Rig, ns: str) -> dict[str, int]:
-    """Member -> pods that are there and stay."""
-    found = {}
-    for member in rig.fleet.members:
-        pods = await rig.list(member, PODS, ns)
-        found[member] = sum(1 for pod in pods if "deletionTimestamp" not in pod["metadata"])
-    return found
+__all__ = ["host", "ns", "rig"]
 
 
 async def test_behaviour_24_deployment_divided_rolled_scaled_undone_deleted(
@@ -331,61 +265,6 @@ async def test_behaviour_19_a_foreign_job_is_never_touched(rig: Rig, host: Kubec
     await until(removed, "the namespace is gone", timeout=60)
 
 
-async def test_a_workload_without_an_owner_is_removed(rig: Rig, ns: str) -> None:
-    await rig.clients[""].create(WORKLOADS, ns, _workload_for(ns))
-
-    async def dropped() -> bool:
-        return await rig.get("", WORKLOADS, ns, "job-nobody") is None
-
-    await until(dropped, "it is removed, finalizer and all")
-
-
-async def test_a_clash_that_the_scheduler_did_not_see_is_reported(rig: Rig, host: Kubectl, ns: str) -> None:
-    """The reconciler's own guard: the name is taken after the scheduler has looked, before the copy is made."""
-    await pin(rig, ns, "east")
-    await rig.clients["east"].create(NAMESPACES, None, {"metadata": {"name": ns}})
-    await rig.processes["reconciler"].stop()
-    try:
-        made = await rig.clients[""].create(JOBS, ns, job("late", ns, "600s"))
-        workload = new_workload("job", made)
-        await rig.clients[""].create(WORKLOADS, ns, workload)
-
-        async def placed() -> bool:
-            found = await rig.get("", WORKLOADS, ns, "job-late")
-            return bool(((found or {}).get("status") or {}).get("placement"))
-
-        await until(placed, "it is placed")
-        foreign = await rig.clients["east"].create(JOBS, ns, job("late", ns, "600s"))
-    finally:
-        await rig.processes["reconciler"].start()
-        await rig.processes["reconciler"].wait_ready()
-
-    async def reported() -> bool:
-        events = await rig.list("", EVENTS, ns)
-        return any(e["reason"] == "Conflict" and e["involvedObject"]["name"] == "late" for e in events)
-
-    await until(reported, "the Job's events name the clash")
-    there = await rig.get("east", JOBS, ns, "late")
-    assert there is not None and there["metadata"]["uid"] == foreign["metadata"]["uid"]
-    await host("-n", ns, "delete", "job", "late")
-    await rig.clients[""].delete(POLICIES, None, ns)
-    await rig.clients["east"].delete(NAMESPACES, None, ns)
-
-    async def removed() -> bool:
-        return await rig.get("east", NAMESPACES, "", ns) is None
-
-    await until(removed, "the namespace is gone", timeout=60)
-
-
-def _workload_for(ns: str) -> Obj:
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "nobody", "uid": "no-such-uid"}
-    return {
-        "apiVersion": "reclock.dev/v1alpha1", "kind": "Workload",
-        "metadata": {"name": "job-nobody", "namespace": ns, "finalizers": ["reclock.dev/copies"]},
-        "spec": {"owner": owner, "podSets": [{"name": "main", "count": 1, "requests": {}}], "mode": "Single"},
-    }  # fmt: skip
-
-
 async def test_orphaned_children_live_on(rig: Rig, host: Kubectl, ns: str) -> None:
     await host("-n", ns, "create", "deployment", "web", "--image=nginx", "--replicas=2")
     await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=60s")
@@ -421,139 +300,3 @@ async def test_orphaned_children_live_on(rig: Rig, host: Kubectl, ns: str) -> No
     for member in rig.fleet.members:
         for pod in await rig.list(member, PODS, ns):
             await rig.clients[member].delete(PODS, ns, pod["metadata"]["name"])
-
-
-async def test_behaviour_5_and_6_offline_member_is_collected_when_it_returns(
-    rig: Rig, host: Kubectl, ns: str
-) -> None:
-    await pin(rig, ns, "west")
-    await rig.clients[""].create(JOBS, ns, job("away", ns, "600s"))
-    await host("-n", ns, "create", "deployment", "away", "--image=nginx", "--replicas=1")
-    await host("-n", ns, "rollout", "status", "deployment/away", "--timeout=60s")
-    assert await home(rig, ns, "away") == "west"
-    apiserver = rig.fleet.processes["west-apiserver"]
-    await apiserver.stop()
-    try:
-        await host("wait", "cluster/west", "--for=condition=Reachable=False", "--timeout=30s")
-        await host("-n", ns, "delete", "job", "away", timeout=30)
-        await host("-n", ns, "delete", "deployment", "away", timeout=30)
-
-        async def released() -> bool:
-            return not [*await rig.list("", WORKLOADS, ns), *await rig.list("", REPLICASETS, ns)]
-
-        await until(released, "nothing waits on the host")
-    finally:
-        await apiserver.start()
-        await apiserver.wait_ready()
-
-    async def collected() -> bool:
-        found = [*await rig.list("west", JOBS, ns), *await rig.list("west", REPLICASETS, ns), *await rig.list("west", PODS, ns)]
-        return not found
-
-    await until(collected, "what was left is removed", timeout=60)
-    await rig.clients[""].delete(POLICIES, None, ns)
-
-
-async def test_counts_of_an_offline_member_stand(rig: Rig, host: Kubectl, ns: str) -> None:
-    await host("-n", ns, "create", "deployment", "web", "--image=nginx", "--replicas=4")
-    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=60s")
-    apiserver = rig.fleet.processes["west-apiserver"]
-    await apiserver.stop()
-    try:
-        await host("wait", "cluster/west", "--for=condition=Reachable=False", "--timeout=30s")
-        await rig.processes["reconciler"].kill9()
-        await rig.processes["reconciler"].start()
-        await rig.processes["reconciler"].wait_ready()
-        await host("-n", ns, "annotate", "deployment", "web", "poke=1")
-        await asyncio.sleep(2)
-        shown = await rig.get("", DEPLOYMENTS, ns, "web")
-        assert shown is not None and shown["status"]["readyReplicas"] == 4
-        assert len(await rig.list("east", PODS, ns)) == 2
-    finally:
-        await apiserver.start()
-        await apiserver.wait_ready()
-    await host("wait", "cluster/west", "--for=condition=Reachable", "--timeout=60s")
-    await host("-n", ns, "scale", "deployment/web", "--replicas=6")
-    # The member's own controllers and nodes need a while to find back.
-    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=180s", timeout=200)
-    assert await spread(rig, ns) == {"east": 3, "west": 3}
-
-
-async def test_behaviour_29_kill_9_of_the_reconciler_midway(rig: Rig, host: Kubectl, ns: str) -> None:
-    reconciler = rig.processes["reconciler"]
-    await host("-n", ns, "create", "deployment", "web", "--image=nginx:1", "--replicas=4")
-    strategy = json.dumps({"spec": {"strategy": {"rollingUpdate": FIXED}}})
-    await host("-n", ns, "patch", "deployment", "web", "-p", strategy)
-    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=60s")
-
-    async def churn() -> None:
-        for number in range(12):
-            await rig.clients[""].create(JOBS, ns, job(f"j{number}", ns))
-            await asyncio.sleep(0.2)
-
-    async with Sampler(rig, PODS, ns, "app=web") as seen:
-        work = asyncio.create_task(churn())
-        await host("-n", ns, "set", "image", "deployment/web", "nginx=nginx:2")
-        for _ in range(3):
-            await asyncio.sleep(0.7)
-            await reconciler.kill9()
-            await reconciler.start()
-            await reconciler.wait_ready()
-        await work
-        await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=90s")
-    assert seen.fewest_ready is not None and seen.fewest_ready >= 3 and seen.most_replicas == 4
-    assert await spread_of(rig, ns, "app=web") == {"east": 2, "west": 2}
-    await host("-n", ns, "wait", "--for=condition=complete", "job", "--all", "--timeout=90s")
-    for number in range(12):
-        placed = await rig.count(JOBS, ns, fieldSelector=f"metadata.name=j{number}")
-        pods = await rig.count(PODS, ns, labelSelector=f"batch.kubernetes.io/job-name=j{number}")
-        assert sum(placed.values()) == sum(pods.values()) == 1
-
-
-async def spread_of(rig: Rig, ns: str, selector: str) -> dict[str, int]:
-    found = {}
-    for member in rig.fleet.members:
-        pods = await rig.list(member, PODS, ns, labelSelector=selector)
-        found[member] = sum(1 for pod in pods if "deletionTimestamp" not in pod["metadata"])
-    return found
-
-
-@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
-async def test_objects_with_owners_on_the_host(rig: Rig, host: Kubectl, ns: str, cascade: str) -> None:
-    """Owners of case 2: the member knows nothing of them, so Reclock collects."""
-    await host("-n", ns, "create", "configmap", "owner")
-    owner = await rig.get("", CONFIGMAPS, ns, "owner")
-    assert owner is not None
-    reference = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}]
-    await rig.clients["east"].create(NAMESPACES, None, {"metadata": {"name": ns}})
-    account = Resource("", "v1", "serviceaccounts", "ServiceAccount")
-
-    async def usable() -> bool:
-        return await rig.get("east", account, ns, "default") is not None
-
-    await until(usable, "the namespace can hold pods")
-    pod = {
-        "metadata": {
-            "name": "owned", "labels": {"reclock.dev/host-owned": "true"},
-            "annotations": {"reclock.dev/host-owners": json.dumps(reference)},
-        },
-        "spec": {"containers": [{"name": "c", "image": "i"}]},
-    }  # fmt: skip
-    await rig.clients["east"].create(PODS, ns, pod)
-    await asyncio.sleep(3)
-    assert await rig.get("east", PODS, ns, "owned") is not None
-    await host("-n", ns, "delete", "configmap", "owner", f"--cascade={cascade}")
-
-    async def settled() -> bool:
-        found = await rig.get("east", PODS, ns, "owned")
-        if cascade == "orphan":
-            return found is not None and "reclock.dev/host-owned" not in (found["metadata"].get("labels") or {})
-        return found is None
-
-    await until(settled, "collected, or let go")
-    await rig.clients["east"].delete(NAMESPACES, None, ns)
-
-    async def removed() -> bool:
-        return await rig.get("east", NAMESPACES, "", ns) is None
-
-    await until(removed, "the namespace is gone", timeout=60)
