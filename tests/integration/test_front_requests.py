@@ -239,7 +239,7 @@ async def test_a_chunked_body_above_the_limit_is_refused(served: Served) -> None
         ("POST", "/api/v1/pods", 405), ("DELETE", "/api/v1/pods", 405), ("GET", "/api/v1/pods/web", 404),
         ("GET", "/api/v1/namespaces/a/nodes", 404), ("OPTIONS", "/api/v1/nodes", 405),
         ("POST", "/apis/reclock.dev/v1alpha1/namespaces/a/versionmarkers", 405), ("GET", "/api/v1/watch", 404),
-        ("GET", "/clusters/nowhere/api", 404),
+        ("GET", "/clusters/nowhere/api", 404), ("POST", "/api/v1/namespaces/a/pods/web", 405),
     ],
 )  # fmt: skip
 async def test_requests_of_no_sense(served: Served, method: str, path: str, code: int) -> None:
@@ -251,6 +251,52 @@ async def test_requests_of_no_sense(served: Served, method: str, path: str, code
         data=b"{}" if method == "POST" else None,
     )
     assert (got, body["kind"], body["code"]) == (code, "Status", code)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", "/api/v1/namespaces/a%3F/pods"), ("GET", "/api/v1/namespaces/a%23/pods"),
+        ("DELETE", "/api/v1/namespaces/a%3fx=/pods/web"), ("GET", "/api/v1/namespaces/a/pods/web%3Fwatch=1"),
+        ("GET", "/api/v1/namespaces/a/pods/.."), ("DELETE", "/api/v1/namespaces/a/pods/%2e%2e"),
+        ("GET", "/api/v1/namespaces/%2e%2e/pods"), ("PATCH", "/api/v1/namespaces/a/pods/web/status%3Fa"),
+        ("DELETE", "/api/v1%3F/namespaces/a/pods"), ("GET", "/api/v1/namespaces/a/pods/web%20x/log"),
+        ("GET", "/api/v1/namespaces/a/pods/web%0d%0aX:%20y"), ("GET", "/api/v1/namespaces/a/pods/web%25"),
+    ],
+)  # fmt: skip
+async def test_a_path_that_would_be_another_one_on_a_member_reaches_none(
+    served: Served, method: str, path: str
+) -> None:
+    # Not through a client library: those resolve dots themselves.
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer root-token\r\n\r\n"
+    writer.write(head.encode())
+    assert int((await reader.readline()).split()[1]) == 404
+    writer.close()
+    assert served.member.calls == []
+
+
+async def test_a_version_that_nobody_serves_is_404(served: Served, host: FakeCluster) -> None:
+    async def index(request: web.BaseRequest) -> web.StreamResponse:
+        resources = [{"resource": "pods", "verbs": ["list"]}] if request.path == "/api" else []
+        versions = [{"version": "v1", "resources": resources}]
+        return web.json_response({"items": [{"metadata": {"name": ""}, "versions": versions}]})
+
+    host.routes["/api"] = host.routes["/apis"] = index
+    got, body, _ = await served.ask("GET", "/api/v2/namespaces/a/pods", token="root-token")
+    assert (got, body["reason"]) == (404, "NotFound")
+    assert served.member.calls == []
+
+
+@pytest.mark.parametrize(
+    ("header", "code"), [(b"Authorization: Bearer \xe9", 401), (b"Impersonate-User: u\xe9", 400)]
+)
+async def test_headers_that_are_no_text(served: Served, header: bytes, code: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    credentials = b"" if b"Bearer" in header else b"Authorization: Bearer root-token\r\n"
+    writer.write(b"GET /api/v1/pods HTTP/1.1\r\nHost: x\r\n" + credentials + header + b"\r\n\r\n")
+    assert int((await reader.readline()).split()[1]) == code
+    writer.close()
 
 
 async def test_the_host_away_is_503_with_a_hint(host: FakeCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
@@ -19,7 +20,7 @@ from services.aggregator.front.request_info import is_watch_prefix
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.front.tunnel import TUNNELS, path_with_query, tunnel
 from services.aggregator.types import Aggregated, Call
-from services.common.errors import StatusError, method_not_allowed, unavailable
+from services.common.errors import StatusError, method_not_allowed, not_found, unavailable
 from services.common.kube.client import KubeClient
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 COLLECTIONS = frozenset({"create", "deletecollection"})
 RECLOCK = "reclock.dev"
 SOURCES = "/reclock/sources"
+_PLAIN = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~@=+,;!$&'()*-]*")
+"""Parts of a path that stand for themselves in a URL; empty where there is none."""
 _NOT_ALLOWED = "the server does not allow this method on the requested resource"
 _NOT_FOUND = "the server could not find the requested resource"
 
@@ -135,10 +138,15 @@ class Dispatch:
         info = call.info
         if info.namespace and not aggregated.namespaced:
             raise StatusError(404, "NotFound", _NOT_FOUND)
+        _require_plain(call)
+        if not await self._documents.serves(aggregated, info.group, info.version):
+            raise StatusError(404, "NotFound", _NOT_FOUND)
         if aggregated.namespaced and not info.namespace and info.verb not in ("list", "watch"):
             if info.verb in COLLECTIONS:
                 raise method_not_allowed(_NOT_ALLOWED)
             raise StatusError(404, "NotFound", _NOT_FOUND)
+        if info.verb == "create" and info.name and not info.subresource:
+            raise method_not_allowed(_NOT_ALLOWED)
         if info.subresource in TUNNELS:
             return await self._members.object_tunnel(call, aggregated)
         if info.subresource:
@@ -193,6 +201,20 @@ class Writer(Protocol):
 def _front(call: Call) -> FrontRequest:
     assert isinstance(call.request, FrontRequest)
     return call.request
+
+
+def _require_plain(call: Call) -> None:
+    """404 for a path that would mean another one on a member.
+
+    The members' paths are put together from its parts. "%3F" in a namespace would make a query of all that follows:
+    deleting the pods of `web?` would delete the namespace `web`, with Reclock's rights. No object has such a name.
+    """
+    info = call.info
+    if not all(_PLAIN.fullmatch(part) for part in (info.version, info.namespace, info.subresource)):
+        raise StatusError(404, "NotFound", _NOT_FOUND)
+    # The name of a list comes from its field selector and stands in no path.
+    if info.verb not in ("list", "watch") and not _PLAIN.fullmatch(info.name):
+        raise not_found(info.resource, info.name, info.group)
 
 
 def _as_query(call: Call) -> None:

@@ -16,7 +16,7 @@ from services.aggregator.front.cache import LoadingCache
 from services.aggregator.front.discovery import Added
 from services.aggregator.front.extras import Extras
 from services.aggregator.front.server import FrontRequest
-from services.aggregator.types import Call
+from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient, Response
@@ -50,6 +50,10 @@ class Documents:
         if parts[0] == "openapi":
             return len(parts) > 1 and parts[1] in ("v2", "v3")
         return (parts[0] == "apis" and len(parts) <= 3) or (parts[0] == "api" and len(parts) <= 2)
+
+    async def serves(self, one: Aggregated, group: str, version: str) -> bool:
+        """Whether an aggregated type is served in `version` of `group` by the host or a member."""
+        return await self._extras.serves(one, group, version)
 
     async def serve(self, call: Call) -> web.Response:
         """Answer with the merged document; the host's errors as they are."""

@@ -53,6 +53,29 @@ class Extras:
             found += await self._of(one)
         return found
 
+    async def serves(self, one: Aggregated, group: str, version: str) -> bool:
+        """Whether the host or a member serves the type in `version` of `group`.
+
+        The aggregation's own version is (what nobody has counts as empty), and so is any while nobody can be asked.
+        """
+        if (group, version) == (one.group, one.version):
+            return True
+        versions: dict[str, Any] = {}
+        try:
+            versions = (await self._host_index()).get((group, one.resource), {})
+        except StatusError as error:
+            log.info("the host cannot say whether it serves %s/%s: %s", group, version, error.message)
+        if version in versions:
+            return True
+        unknown = not versions
+        for name in self._aggregations.served_by(one):
+            member = self._fleet.members.get(name)
+            index = await self._member_index(name, member.client) if member is not None and member.reachable else {}
+            if version in index.get((group, one.resource), ()):
+                return True
+            unknown &= not index
+        return unknown
+
     async def _host_index(self) -> Index:
         try:
             self._last_host_index = await self._indexes.get("", lambda: self._load(self._host, HOST_SECONDS))

@@ -35,6 +35,8 @@ async def impersonate(user: User, headers: CIMultiDictProxy[str], authorizer: Au
                 400, "BadRequest", "requested groups, uid or extra to impersonate without impersonating a user"
             )
         return user
+    if not all(map(_is_text, (name, uid, *groups, *(one for key, values in extra for one in (key, *values))))):
+        raise StatusError(400, "BadRequest", "a name to impersonate is no UTF-8")
     checks, groups_of_name = _of_name(name)
     checks += [Attributes("impersonate", resource="groups", version="v1", name=group) for group in groups]
     checks += [
@@ -46,6 +48,11 @@ async def impersonate(user: User, headers: CIMultiDictProxy[str], authorizer: Au
         checks.append(Attributes("impersonate", group=_AUTHENTICATION, version="v1", resource="uids", name=uid))
     await asyncio.gather(*(authorizer.require(user, check) for check in checks))
     return User(name, uid, _complete(name, groups or groups_of_name), extra)
+
+
+def _is_text(value: str) -> bool:
+    """Whether the header was UTF-8: other bytes stand as surrogates, which no access review can carry."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _of_name(name: str) -> tuple[list[Attributes], tuple[str, ...]]:

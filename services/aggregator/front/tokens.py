@@ -64,10 +64,12 @@ class Tokens:
 
 
 def token_of(request: web.BaseRequest) -> str:
-    """Return the request's bearer token, or ""."""
+    """Return the request's bearer token, or ""; 401 for what cannot be one."""
     header = request.headers.get("Authorization", "")
     scheme, _, token = header.partition(" ")
     if scheme.lower() == "bearer":
+        if not token.isascii():
+            raise unauthorized()  # no token is, and a review could not be asked about bytes that are no text
         return token.strip()
     if "Sec-WebSocket-Protocol" in request.headers:
         for protocol in _subprotocols(request):
