@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from services.aggregator.clock import answers
 from services.aggregator.clock.clock import StartRefused
 from services.aggregator.clock.keys import Layout
 from services.common.errors import StatusError
@@ -375,16 +376,24 @@ async def test_a_compacted_member_is_listed_anew_on_request(rig: Rig) -> None:
     assert after.read == east.rev and after.incarnation == before.incarnation
 
 
-async def test_claims(rig: Rig) -> None:
+async def test_claims(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     (east,) = await rig.add("east")
     pods = await rig.ready()
     claim = await pods.claim("default", "a", "east")
+    monkeypatch.setattr(answers, "CLAIM_PATIENCE", 0.05)
     with pytest.raises(StatusError) as caught:
         await pods.claim("default", "a", "west")
-    assert caught.value.reason == "AlreadyExists"
-    del claim  # its outcome is not known: the next one goes to the same member
-    claim = await pods.claim("default", "a", "west")
-    assert claim.cluster == "east"
+    assert caught.value.code == 503, "nobody knows yet whether there will be such an object"
+    monkeypatch.undo()
+    second = asyncio.ensure_future(pods.claim("default", "a", "west"))
+    await asyncio.sleep(0.05)
+    claim.leave()  # its outcome is not known: the next one goes to the same member
+    claim = await second
+    assert (claim.cluster, claim.earlier) == ("east", True)
+    await claim.move("west")  # east is known not to have it
+    claim.leave()
+    claim = await pods.claim("default", "a", "east")
+    assert (claim.cluster, claim.earlier) == ("west", True)
     await claim.release()
     claim = await pods.claim("default", "a", "west")
     assert claim.cluster == "west"

@@ -62,6 +62,7 @@ async def test_lost_answer_keeps_the_claim(world: World, error: StatusError) -> 
     world.east.answers[POST] = error
     assert (await refused(lambda: post(world))).code >= 500
     assert not world.clock.claims[0].released
+    assert world.clock.claims[0].left, "a retry that comes at once must get it"
 
 
 @pytest.mark.parametrize("error", [not_connected(), errors.invalid("no"), errors.too_many_requests("later")])

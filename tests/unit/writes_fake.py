@@ -68,7 +68,10 @@ class FakeClaim:
 
     def __init__(self, cluster: str, *, earlier: bool, since: float) -> None:
         self.cluster, self.earlier, self.since = cluster, earlier, since
-        self.released = False
+        self.released = self.left = False
+
+    def leave(self) -> None:
+        self.left = True
 
     async def move(self, cluster: str) -> None:
         self.cluster, self.earlier = cluster, False

@@ -20,6 +20,8 @@ from services.common.etcd import EtcdCompacted, EtcdError, prefix_end
 
 DIFF_PATIENCE = 1.0
 """Seconds that a list waits for the end of a member's diff before it leaves the member out."""
+CLAIM_PATIENCE = 5.0
+"""Seconds that a create waits for another one of the same name: clients repeat what they got no answer to."""
 FUTURE_PATIENCE = 3.0
 """Seconds that a version of the future is waited for, as Kubernetes does."""
 
@@ -160,14 +162,23 @@ class Answers(View):
 
     async def claim(self, namespace: str, name: str, cluster: str) -> Claim:
         """Claim a key for a create on `cluster`; the claim's cluster may be that of an earlier try.
-        409 when an object or another create holds it."""
+        409 when an object holds it, 503 while another create of it does not end."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLAIM_PATIENCE
         try:
-            claim = await self._claims.take(namespace, name, cluster)
+            while (claim := await self._claims.take(namespace, name, cluster)) is None:
+                left = deadline - loop.time()
+                if left <= 0:
+                    # Not 409: nobody knows yet whether there will be such an object.
+                    raise errors.unavailable(f"another create of {self.resource} {name!r} is under way, try again")
+                await self._claims.ended.wait(left)
         except EtcdError as error:
             raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
-        if claim is None:
-            raise errors.already_exists(self.resource, name, self.group)
-        await self.barrier(5)
+        try:
+            await self.barrier(5)
+        except errors.StatusError:
+            claim.leave()
+            raise
         if self.shown(namespace, name) is not None:
             await claim.release()
             raise errors.already_exists(self.resource, name, self.group)

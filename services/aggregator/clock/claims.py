@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.store import Store
 from services.aggregator.clock.varint import Reader, Writer
 from services.common.etcd import EtcdError, EtcdUnavailable, compare, op_delete, op_put, op_range
@@ -21,8 +22,8 @@ LAYOUT = 1
 class Claim:
     """Holds (namespace, name) for `cluster`, which may be an earlier claim's.
 
-    Release it with the outcome. One that is let go without stays in etcd (the outcome is not known): a later
-    create of that name takes it over and goes to the same member.
+    Release it with the outcome. One that is left (the outcome is not known) stays in etcd: a later create of that
+    name takes it over and goes to the same member.
     """
 
     namespace: str
@@ -40,6 +41,10 @@ class Claim:
         """The cluster so far is known not to have the object: hold the key for another. EtcdError."""
         await self._claims.move(self, cluster)
 
+    def leave(self) -> None:
+        """The outcome is not known: the next create of that name takes the claim over. Idempotent."""
+        self._claims.leave(self)
+
     async def release(self) -> None:
         """The outcome is known: remove the claim."""
         await self._claims.release(self)
@@ -51,6 +56,8 @@ class Claims:
     def __init__(self, store: Store, group: str, resource: str) -> None:
         self.store, self.group, self.resource = store, group, resource
         self._active: weakref.WeakValueDictionary[bytes, Claim] = weakref.WeakValueDictionary()
+        self.ended = Pulse()
+        """Beats when a create of this process is over."""
 
     async def take(self, namespace: str, name: str, cluster: str) -> Claim | None:
         """Take the key; None while another create of this process is under way. EtcdError."""
@@ -59,20 +66,28 @@ class Claims:
             return None
         claim = Claim(namespace, name, cluster, key, 0, self)
         self._active[key] = claim  # before the first await: two creates must not both pass
-        claim.since = time.time()
+        try:
+            await self._put(claim)
+        except BaseException:
+            self.leave(claim)
+            raise
+        return claim
+
+    async def _put(self, claim: Claim) -> None:
+        """Put the claim if there is none, else take over what is there."""
+        key, claim.since = claim.key, time.time()
         answer = await self.store.etcd.txn(
-            [compare(key, "create", "=", 0)], [op_put(key, _encode(cluster, claim.since))], [op_range(key)]
+            [compare(key, "create", "=", 0)], [op_put(key, _encode(claim.cluster, claim.since))], [op_range(key)]
         )
         if answer.succeeded:
             claim.revision = answer.revision
-            return claim
+            return
         claim.earlier = True
         held = answer.responses[0].response_range.kvs
         if not held:
             raise EtcdUnavailable("etcd: the claim went while it was asked for")
         claim.cluster, claim.since = _decode(held[0].value)
         claim.revision = held[0].mod_revision
-        return claim
 
     async def move(self, claim: Claim, cluster: str) -> None:
         """Hold a claim that is still what it was for another cluster. EtcdError."""
@@ -84,9 +99,15 @@ class Claims:
             raise EtcdUnavailable("etcd: the claim changed hands meanwhile")
         claim.cluster, claim.since, claim.revision, claim.earlier = cluster, since, answer.revision, False
 
+    def leave(self, claim: Claim) -> None:
+        """Let go of a claim without removing it."""
+        # Not left to the garbage collector: the error that a create ended with holds its frames, and so the claim.
+        if self._active.get(claim.key) is claim:
+            del self._active[claim.key]
+            self.ended.beat()
+
     async def release(self, claim: Claim) -> None:
         """Remove a claim that is still what it was."""
-        self._active.pop(claim.key, None)
         try:
             await self.store.etcd.txn(
                 [compare(claim.key, "mod", "=", claim.revision)], [op_delete(claim.key)]
@@ -94,6 +115,8 @@ class Claims:
         except EtcdError as error:
             # The object is made (or is not): the create's answer stands. The sweep removes the claim.
             log.warning("claim of %s/%s was not removed: %s", claim.namespace, claim.name, error)
+        finally:
+            self.leave(claim)
 
     async def sweep(self, known: Callable[[str, str], bool]) -> None:
         """Remove claims of keys that have a live object now: their outcome is known."""

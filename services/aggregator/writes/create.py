@@ -147,8 +147,11 @@ async def _create(context: WriteContext, new: New) -> web.Response:
         if new.generated or is_settled(new, claim, error):
             await claim.release()
         raise
-    await claim.release()
-    return response
+    else:
+        await claim.release()
+        return response
+    finally:
+        claim.leave()
 
 
 async def settle_earlier(
