@@ -15,6 +15,10 @@ KeyValue = kv_pb2.KeyValue
 Event = kv_pb2.Event
 PUT: int = kv_pb2.Event.PUT
 DELETE: int = kv_pb2.Event.DELETE
+_TARGETS: dict[str, tuple[Any, str]] = {
+    "version": (Compare.VERSION, "version"), "create": (Compare.CREATE, "create_revision"),
+    "mod": (Compare.MOD, "mod_revision"), "value": (Compare.VALUE, "value"), "lease": (Compare.LEASE, "lease"),
+}  # fmt: skip
 _RESULTS = {"=": Compare.EQUAL, "!=": Compare.NOT_EQUAL, "<": Compare.LESS, ">": Compare.GREATER}
 
 
@@ -110,11 +114,6 @@ def compare(
     key: bytes, target: Literal["version", "create", "mod", "value", "lease"], sign: str, value: int | bytes
 ) -> Any:
     """A condition for `txn`: `compare(key, "mod", "=", 7)`; version 0 is "does not exist"."""
-    fields: dict[str, Any] = {
-        "version": ("VERSION", "version"), "create": ("CREATE", "create_revision"),
-        "mod": ("MOD", "mod_revision"), "value": ("VALUE", "value"), "lease": ("LEASE", "lease"),
-    }  # fmt: skip
-    name, attribute = fields[target]
-    return Compare(
-        key=key, result=_RESULTS[sign], target=Compare.CompareTarget.Value(name), **{attribute: value}
-    )
+    number, attribute = _TARGETS[target]
+    fields: dict[str, Any] = {attribute: value}
+    return Compare(key=key, result=_RESULTS[sign], target=number, **fields)

@@ -45,6 +45,8 @@ class Batch:
     gap: tuple[str, int] | None = None
     """(cluster, mod_revision) of a gap key to close; then nothing else is in the batch."""
     gaps_left: list[str] = field(default_factory=list)
+    runs: bool = False
+    """Did a run (not only events and bookmarks) move on?"""
     taken: int = 0
     """How much was taken from the queues, what was dropped included."""
 
@@ -100,6 +102,7 @@ class Builder:
             if isinstance(head, GapRun) and head.names is not None and not head.names:
                 queue.popleft()
                 self.batch.taken += 1
+                self.batch.runs = True
                 self.batch.gap = (cluster, head.revision)
                 return True
         return False
@@ -110,15 +113,21 @@ class Builder:
             taken = self._event(head)
         elif isinstance(head, Bookmark):
             taken = self._bookmark(cluster, head)
-        elif isinstance(head, DiffRun):
-            return self._diff(cluster, head, queue)
-        elif isinstance(head, GapRun):
-            return self._gap(cluster, head)
         else:
-            return self._leave(cluster, head, queue)
+            return self._run(cluster, head, queue)
         if taken is Taken.YES:
             queue.popleft()
             self.batch.taken += 1
+        return taken
+
+    def _run(self, cluster: str, run: DiffRun | GapRun | LeaveRun, queue: deque[Work]) -> Taken:
+        if isinstance(run, DiffRun):
+            taken = self._diff(cluster, run, queue)
+        elif isinstance(run, GapRun):
+            taken = self._gap(cluster, run)
+        else:
+            taken = self._leave(cluster, run, queue)
+        self.batch.runs = self.batch.runs or taken is Taken.YES
         return taken
 
     # What the batch would make of the state.

@@ -43,6 +43,28 @@ GAPS_OPEN = Gauge(f"{PREFIX}_gaps_open", "Members whose objects must be sent ane
 WAITING = Gauge(f"{PREFIX}_queue_length", "Work waiting for the sequencer", ["resource"])
 
 
+class Commits:
+    """What each commit of one resource counts; the children are looked up once, not per event."""
+
+    def __init__(self, resource: str) -> None:
+        self._commits, self._events = COMMITS.labels(resource), EVENTS.labels(resource)
+        self._batch, self._seconds, self._lag = (one.labels(resource) for one in (BATCH, COMMIT, LAG))
+        self._markers, self._hidden = MARKERS.labels(resource), CLASHES.labels(resource)
+
+    def committed(self, markers: int, seconds: float, lag: float) -> None:
+        """A transaction with so many markers took `seconds`; its oldest event had waited `lag` seconds."""
+        self._commits.inc()
+        self._events.inc(markers)
+        self._batch.observe(markers)
+        self._seconds.observe(seconds)
+        self._lag.observe(lag)
+
+    def objects(self, live: int, hidden: int) -> None:
+        """How many there are now."""
+        self._markers.set(live)
+        self._hidden.set(hidden)
+
+
 def forget(resource: str, cluster: str) -> None:
     """Drop the gauges of a member that left."""
     for state in ("Connecting", "Diffing", "Live", "Unreachable", "NoType", "Disengaging"):

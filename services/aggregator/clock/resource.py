@@ -47,6 +47,7 @@ class ResourceClock(Answers):
         super().__init__(context, aggregated)
         self._closed: dict[str, int] = {}
         self._led_since = 0.0
+        self._counts = metrics.Commits(self.label)
 
     # Terms.
 
@@ -156,14 +157,14 @@ class ResourceClock(Answers):
             # An error of a task that was cancelled meanwhile is the term's, which is over.
             await asyncio.gather(work, deposed, return_exceptions=True)
 
-    def _committed(self, change: Change, shown: int) -> None:
+    def _committed(self, change: Change, runs: bool) -> None:
         """Called by the sequencer after each commit, before anything else runs."""
         self._advanced()
-        metrics.MARKERS.labels(self.label).set(self.state.index.live)
-        metrics.CLASHES.labels(self.label).set(self.state.index.hidden)
+        self._counts.objects(self.state.index.live, self.state.index.hidden)
         for cluster in change.gaps:
             self._closed[cluster] = change.revision
-        if change.positions or change.gaps:
+        # Events alone change no member's standing: nothing to look at for each of them.
+        if runs or change.gaps:
             self._members.check()
 
     def leader_changed(self, create_revision: int, mod_revision: int) -> None:

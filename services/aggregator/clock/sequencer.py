@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 QUEUE_LIMIT = 2048
 """Events that one cluster may have waiting; a feed that is faster waits with its connection."""
 PURGE = 50
-Committed = Callable[[Change, int], None]
+Committed = Callable[[Change, bool], None]
+"""The change, and whether a run (a diff, a gap, a leaving) had a part in it."""
 
 
 class Sequencer:
@@ -41,6 +42,7 @@ class Sequencer:
         """Beats when a transaction has been applied."""
         self._committed = committed
         self._label = f"{resource}.{group}" if group else resource
+        self._counts = metrics.Commits(self._label)
         self._queues: Queues = {}
         self._order: deque[str] = deque()
         self._wake = asyncio.Event()
@@ -160,9 +162,10 @@ class Sequencer:
         else:
             self._check(revision)
             change = batch.change(revision)
-            shown = self.state.apply(change)
-            self._count(batch, begin, oldest)
-            self._committed(change, shown)
+            self.state.apply(change)
+            now = loop.time()
+            self._counts.committed(len(batch.markers), now - begin, now - (begin if oldest is None else oldest))
+            self._committed(change, batch.runs)
         # Not in a finally: after an error nothing is settled, the term is over.
         self._done += 1
         self._inflight = set()
@@ -174,14 +177,6 @@ class Sequencer:
             raise StorageChanged(
                 f"etcd's revision went back from {self.state.revision} to {revision}", rewound=True
             )
-
-    def _count(self, batch: Batch, begin: float, oldest: float | None) -> None:
-        now = asyncio.get_running_loop().time()
-        metrics.COMMITS.labels(self._label).inc()
-        metrics.EVENTS.labels(self._label).inc(len(batch.markers))
-        metrics.BATCH.labels(self._label).observe(len(batch.markers))
-        metrics.COMMIT.labels(self._label).observe(now - begin)
-        metrics.LAG.labels(self._label).observe(now - (begin if oldest is None else oldest))
 
     async def _purge(self) -> None:
         state = self.state
@@ -197,6 +192,6 @@ class Sequencer:
         state.apply(change)
         gone = {id(one) for one in current}
         state.tombs = [one for one in state.tombs if id(one) not in gone]
-        self._committed(change, 0)
+        self._committed(change, False)
         self._done += 1
         self.settled.beat()

@@ -63,6 +63,7 @@ class Store:
         self.fleet_id = fleet_id
         self.base = 0
         self._base_revision = 0
+        self._terms: dict[tuple[str, str], tuple[int, int, list[Any]]] = {}
 
     async def open(self, *, rewound: bool = False) -> None:
         """Read the base, or make it. StartRefused for another fleet's data and for a newer layout.
@@ -140,10 +141,15 @@ class Store:
 
     def _guards(self, group: str, resource: str, term: int) -> list[Any]:
         """The term is not over, and the base is the one that numbers are made with."""
-        return [
-            compare(self.keys.leader(group, resource), "create", "=", term),
-            compare(self.keys.base, "mod", "=", self._base_revision),
-        ]
+        base = self._base_revision
+        held = self._terms.get((group, resource))
+        if held is None or held[:2] != (term, base):
+            # The same for every commit of a term.
+            held = self._terms[group, resource] = term, base, [
+                compare(self.keys.leader(group, resource), "create", "=", term),
+                compare(self.keys.base, "mod", "=", base),
+            ]  # fmt: skip
+        return held[2].copy()
 
     async def commit(self, group: str, resource: str, term: int, state: State, batch: Batch) -> int:
         """Commit a batch; return its revision. Deposed or GapReopened: it did not happen."""
