@@ -52,6 +52,7 @@ class FakeMember:
         self.requests: list[web.Request] = []
         self.fail: Any = None  # a response for every list
         self.fail_get: Any = None
+        self.fail_review: Any = None  # makes a response for every access review
         self.watch_from = 0  # versions below are 410 for a watch
         self.delay = 0.0  # seconds before an answer's body
         self.columns = ["Name", "Ready"]
@@ -134,6 +135,8 @@ class FakeMember:
     async def _review(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
         user = request.headers.get("Impersonate-User", "")
+        if self.fail_review is not None:
+            return self.fail_review()
         return web.json_response({"status": {"allowed": user not in self.denied}}, status=201)
 
     async def _many(self, request: web.Request) -> web.StreamResponse:

@@ -393,6 +393,36 @@ async def test_member_authorization_leaves_out_and_ends_on_change(fleet: Fleet, 
     assert event["type"] == "ERROR" and event["object"]["code"] == 410
 
 
+@pytest.mark.parametrize("query", ["resourceVersion={head}", STATE])
+async def test_what_a_member_was_not_asked_about_is_not_shown(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    from services.aggregator.reads import access, watch
+
+    monkeypatch.setattr(watch, "RECHECK", 0.0)
+    monkeypatch.setattr(access, "KEEP", 0.0)
+    fleet.aggregated = fleet.clock.aggregated = replace(fleet.aggregated, authorization="Member")
+    fleet.members["west"].denied.add("jane")
+    fleet.members["west"].fail_review = lambda: status(500, "InternalError")
+    late = fleet.clock.members.pop("west") if query == STATE else None  # joins when the watch is open already
+    async with fleet.watch(query.format(head=fleet.clock.head)) as stream:
+        if late is not None:
+            assert (await stream.next())["type"] == "BOOKMARK"
+            fleet.clock.members["west"] = late
+        fleet.write("west", pod("secret"))
+        fleet.write("east", pod("a"))
+        assert told(await stream.next()) == ("ADDED", "a")
+        fleet.members["west"].fail_review = None  # it can be asked now, and says no
+        fleet.write("west", pod("secret", n="2"))
+        fleet.write("east", pod("b"))
+        assert told(await stream.next()) == ("ADDED", "b")
+        fleet.members["west"].denied.clear()
+        fleet.write("east", pod("c"))
+        event = await stream.next()
+        event = event if event["type"] == "ERROR" else await stream.next(15)
+    assert event["type"] == "ERROR" and event["object"]["code"] == 410
+
+
 async def test_a_watch_ends_when_its_resource_is_aggregated_in_another_way(fleet: Fleet) -> None:
     async with fleet.watch(f"resourceVersion={fleet.clock.head}") as stream:
         fleet.write("east", pod("a"))

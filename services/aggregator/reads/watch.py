@@ -56,11 +56,11 @@ class WatchSession:
             self._include = "Metadata" if options.include == "None" else options.include
         self._checked = time.monotonic()
         self._granted: frozenset[str] = frozenset()
+        self._watching: Watcher | None = None
 
     async def serve(self) -> web.StreamResponse:
         """Answer the watch. StatusError only before anything was sent; later ones become ERROR events."""
         deadline = time.monotonic() + self._options.timeout
-        watcher: Watcher | None = None
         try:
             watcher = await self._begin()
             await self._start()
@@ -71,9 +71,7 @@ class WatchSession:
             log.info("watch of %s: its initial state is gone: %s", self._aggregated.key, reason)
             await self._fail(expired("The resourceVersion for the provided watch is too old."))
         finally:
-            if watcher is not None and watcher.feeds is not None:
-                for feed in watcher.feeds.all():
-                    self._pool.release(feed, watcher)
+            self._release()
         assert self._response is not None
         await self._response.write_eof()
         return self._response
@@ -139,16 +137,19 @@ class WatchSession:
         return Frames(self._form, self._aggregated.kind, resource.group_version, layout, self._include)  # type: ignore[arg-type]
 
     async def _watcher(self, frames: Frames, position: int) -> Watcher:
-        watcher = Watcher(
+        watcher = self._watching = Watcher(
             self.clock, self._aggregated, self._options, frames, self._judge, self._presenter, self._write, position
         )  # fmt: skip
         feeds = Feeds(await self._pool.acquire(
             watcher, self.clock, self._aggregated, self._served, self._form, self._include))  # fmt: skip
-        watcher.feeds = feeds
+        watcher.feeds = feeds  # at once: whatever ends this request from now on releases them
         if self._judge.on_payload and self._form.kind != "json":
             feeds.fields = await self._pool.acquire(
                 watcher, self.clock, self._aggregated, self._served, json_form(), "")  # fmt: skip
         watcher.denied = frozenset(self._left.denied)
+        if self._aggregated.authorization == "Member":
+            # Also not of members that could not be asked, or join later: their consent ends this watch (_recheck).
+            watcher.granted = self._granted
         watcher.switch = lambda: self._switch(watcher)
         watcher.recheck = self._recheck
         return watcher
@@ -219,11 +220,16 @@ class WatchSession:
             if self._options.mark_initial_end:
                 await self._write(frames.bookmark(version, initial_end=True))
         except BaseException:
-            assert watcher.feeds is not None
-            for feed in watcher.feeds.all():
-                self._pool.release(feed, watcher)
+            self._release()
             raise
         return watcher
+
+    def _release(self) -> None:
+        """Let go of the feeds of the watcher made last."""
+        watcher, self._watching = self._watching, None
+        if watcher is not None and watcher.feeds is not None:
+            for feed in watcher.feeds.all():
+                self._pool.release(feed, watcher)
 
     async def _rebuild_set(self, position: int) -> None:
         """What matched at the client's version: without it, every touched object is told anew."""

@@ -47,7 +47,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class Watcher:
-    """Sends everything after `position`; `permitted` says which clusters this client may see (None: all)."""
+    """Sends everything after `position`; `granted` says which clusters this client may see (None: all)."""
 
     def __init__(
         self, clock: ResourceClock, aggregated: Aggregated, options: ReadOptions, frames: Frames, judge: Judge,
@@ -55,6 +55,7 @@ class Watcher:
     ) -> None:  # fmt: skip
         self.position = position
         self.denied: frozenset[str] = frozenset()
+        self.granted: frozenset[str] | None = None
         self.feeds: Feeds | None = None
         self.switch: Callable[[], Awaitable[None]] | None = None  # looks for a better feed
         self.recheck: Callable[[], Awaitable[None]] | None = None  # raises when the permitted members changed
@@ -100,7 +101,7 @@ class Watcher:
         if len(entries) > 1:
             await self._prefetch(entries, feeds)
         for entry in entries:
-            if entry.cluster not in self.denied:
+            if entry.cluster not in self.denied and (self.granted is None or entry.cluster in self.granted):
                 frame = self._quick(entry, feeds.shown)
                 if frame is None:
                     frame = await self._slow(entry, feeds)
