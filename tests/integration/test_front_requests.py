@@ -210,6 +210,7 @@ async def test_impersonation_is_authorised_and_replaces_the_user(served: Served,
         ("PATCH", "application/unknown-patch+json", b"{}", 415, "application/strategic-merge-patch+json"),
         ("PATCH", "application/json", b"{}", 415, "application/json-patch+json"),
         ("PATCH", "application/merge-patch+json", b"nope", 400, "error decoding patch"),
+        ("POST", "application/json", b"[" * 200_000, 400, "json parse error"),
         ("POST", "application/json", b"x" * (3 * 1024 * 1024 + 1), 413, "limit is 3145728"),
     ],
 )

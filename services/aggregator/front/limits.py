@@ -109,5 +109,5 @@ def _check_json(body: bytes, what: str) -> None:
     try:
         # Raw checks the syntax and builds nothing.
         msgspec.json.decode(body, type=msgspec.Raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"{what}: json parse error: {error}") from None
