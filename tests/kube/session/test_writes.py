@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kube.session.tools import Kubectl, RunningFleet, cluster_of, eventually
+from tests.kube.session.tools import Kubectl, RunningFleet, cluster_of, eventually, ready_pods
 
 GROUP = "writes.example.com"
 CRD: dict[str, Any] = {
@@ -133,7 +133,7 @@ def test_replace_by_force_and_in_yaml(kubectl: Kubectl) -> None:
 def test_owners_survive_patches_and_puts(fleet: RunningFleet, kubectl: Kubectl) -> None:
     """A pod of a copied ReplicaSet: shown with the host's uid, kept with the member's, whatever is written."""
     kubectl("create", "deployment", "web", "--image=example/web:1", "--replicas=1")
-    (one,) = eventually(lambda: kubectl.items("pods", "-l", "app=web"), 60)
+    (one,) = eventually(lambda: ready_pods(kubectl, "app=web"), 60)  # its kubelet writes no more then
     name, cluster = one["metadata"]["name"], cluster_of(one)
     (set_,) = kubectl.items("replicasets", "-l", "app=web")
     member = fleet.member(cluster).within(kubectl.namespace)
