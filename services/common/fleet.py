@@ -128,6 +128,8 @@ class FleetWatcher:
         self, address: str, tls: TLS | None = None, *, user_agent: str = "reclock", with_access: bool = True
     ) -> None:
         self.members: dict[str, Member] = {}
+        self.inaccessible: set[str] = set()
+        """Clusters of the fleet that are no members yet: their credentials cannot be had, or not be used, now."""
         self.synced = asyncio.Event()
         self.last_error = ""
         """Why discovery is not followed now; "" when it is."""
@@ -198,7 +200,7 @@ class FleetWatcher:
         kinds = discovery_pb2.WatchClustersResponse
         if event.type == kinds.EVENT_TYPE_SYNCED:
             if named is not None and not event.resumed:
-                for name in [name for name in self.members if name not in named]:
+                for name in [name for name in (*self.members, *self.inaccessible) if name not in named]:
                     await self._disengage(name)
             named = None
             self._version = event.version
@@ -221,7 +223,9 @@ class FleetWatcher:
             member = Member(cluster.name)
             apply_record(member, cluster)
             if not accessible or (self._with_access and not await self._connect(member, cluster)):
+                self.inaccessible.add(cluster.name)
                 return
+            self.inaccessible.discard(cluster.name)
             self.members[cluster.name] = member
             await self._tell("engaged", member)
             return
@@ -251,6 +255,7 @@ class FleetWatcher:
             log.error("cluster %s: its new kubeconfig cannot be used: %s", member.name, error)
 
     async def _disengage(self, name: str) -> None:
+        self.inaccessible.discard(name)
         member = self.members.pop(name, None)
         if member is None:
             return

@@ -23,6 +23,7 @@ class FakeFleet:
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
+        self.inaccessible: set[str] = set()
         self.synced = asyncio.Event()
         self.listeners: list[FleetListener] = []
 

@@ -176,6 +176,31 @@ async def test_a_member_that_left_while_the_clock_was_down(rig: Rig) -> None:
     assert set(client.store) == {("default", "a")}
 
 
+async def test_a_member_without_usable_credentials_keeps_its_objects_over_a_restart(rig: Rig) -> None:
+    east, west = await rig.add("east", "west")
+    east.put("a")
+    west.put("b")
+    await rig.ready()
+    await rig.settled()
+    await rig.kill()
+    # Discovery names it still, but its kubeconfig cannot be read now: it is away, it has not left.
+    member = rig.fleet.members.pop("west")
+    rig.fleet.inaccessible.add("west")
+    pods = await rig.ready()
+    snapshot = await pods.snapshot()
+    assert snapshot.left_out == ["west"]
+    await pods.open_gap("west")
+    west.put("c")
+    east.put("d")
+    await eventually(lambda: pods.shown("default", "d"))
+    assert pods.shown("default", "b") is not None
+    rig.fleet.inaccessible.discard("west")
+    await rig.fleet.engage(member)
+    await eventually(lambda: pods.shown("default", "c"))
+    await eventually(lambda: not pods.state.gaps)
+    assert pods.shown("default", "b") is not None
+
+
 async def test_objects_of_one_key_on_two_members(rig: Rig) -> None:
     east, west = await rig.add("east", "west")
     pods = await rig.ready()

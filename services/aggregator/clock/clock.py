@@ -231,6 +231,7 @@ class Clock:
                 due = loop.time() - refreshed >= self._window.seconds / REFRESHES - self._window.step
                 if due:
                     refreshed = loop.time()
+                self.refresh()  # a cluster that never became a member leaves without a word to listeners
                 for one in list(self.resources.values()):
                     await one.retain(start, due)
                 if start > compacted and any(one.term for one in self.resources.values()):

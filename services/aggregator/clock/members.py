@@ -100,10 +100,12 @@ class Members:
             self._leave(cluster)
 
     def _drop_strangers(self, wanted: dict[str, Member | None]) -> None:
-        """What etcd holds of clusters that left while nobody looked."""
+        """What etcd holds of clusters that left while nobody looked. Those that discovery names without usable
+        credentials have not left: their objects stay, as an unreachable cluster's do."""
         if self._tasks is None:
             return
-        for cluster in self.clock.state.clusters() - set(wanted) - set(self.states):
+        away = self.clock.context.fleet.inaccessible
+        for cluster in self.clock.state.clusters() - set(wanted) - set(self.states) - away:
             log.info("%s: cluster %r has left the fleet: its objects go", self.clock.label, cluster)
             self._leave(cluster)
 
@@ -182,7 +184,7 @@ class Members:
         for cluster, revision in list(clock.state.gaps.items()):
             state = self.states.get(cluster)
             if state is None:
-                if clock.context.fleet.synced.is_set():
+                if clock.context.fleet.synced.is_set() and cluster not in clock.context.fleet.inaccessible:
                     self._leave(cluster)
             elif state.state == "Live" and sequencer.gap_run(cluster) != revision:
                 log.info("%s: cluster %r is back: its objects are sent anew", clock.label, cluster)
