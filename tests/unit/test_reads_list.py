@@ -150,6 +150,14 @@ async def test_member_without_the_type_counts_as_empty(fleet: Fleet) -> None:
     assert code == 200 and names(body) == ["default/a"] and not fleet.clock.gaps
 
 
+async def test_a_404_of_a_member_that_has_objects_loses_none_of_them(fleet: Fleet) -> None:
+    fleet.write("east", pod("a"))
+    fleet.write("west", pod("b"))
+    fleet.members["west"].fail = lambda: status(404, "NotFound")  # a proxy's, or the type has just gone
+    code, body = await fleet.get("/api/v1/pods")
+    assert code == 200 and names(body) == ["default/a"] and [name for name, _ in fleet.clock.gaps] == ["west"]
+
+
 async def test_compacted_member_lists_anew_first(fleet: Fleet) -> None:
     fleet.write("east", pod("a"))
     fleet.members["west"].fail = lambda: status(410, "Expired")

@@ -159,7 +159,9 @@ class Lister:
     async def _judge(self, request: Request, cluster: str, error: StatusError, left: LeftOut) -> None:
         """What a member's failure means for the list."""
         if error.code == 404:
-            return  # it does not serve the type: it counts as empty
+            if self._has_objects(request, cluster):
+                left.away[cluster] = error.message
+            return  # it does not serve the type, or not in this version: it counts as empty
         if error.code == 410 or (error.code == 504 and not isinstance(error, MemberUnreachable)):
             # What it listed last was compacted, or it was set back: its feed must list anew.
             if request.token is not None and request.token.version:
@@ -174,6 +176,16 @@ class Lister:
             raise error
         else:
             left.away[cluster] = error.message
+
+    @staticmethod
+    def _has_objects(request: Request, cluster: str) -> bool:
+        """Has the log objects of a member that says that it has no such type? Clients must not lose them over a
+        proxy's 404; where the type has gone indeed, the log will say so."""
+        clock = request.clock
+        asked = request.call.info.version or request.aggregated.version
+        if asked != request.aggregated.version:
+            return False
+        return any(marker.cluster == cluster for marker in clock.iter_markers())
 
     async def _send(
         self, request: Request, walk: Walk, out: Outgoing, left: LeftOut
