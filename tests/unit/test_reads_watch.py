@@ -11,7 +11,9 @@ import pytest
 from reads_fake import Fleet, fleet_of, pod, status
 
 from _fastpath.marker import GAP, LEAVE, Marker
+from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads import watcher
+from services.common.errors import unavailable
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 END = "k8s.io/initial-events-end"
@@ -156,6 +158,39 @@ async def test_field_set_that_cannot_be_rebuilt_tells_deleted_for_touched_object
         assert told(await stream.next()) == ("DELETED", "a")
         fleet.write("east", obj)
         assert await stream.silent()
+
+
+async def test_field_set_of_members_that_answered_is_sure_although_another_is_away(fleet: Fleet) -> None:
+    other = pod("other")
+    other["spec"]["nodeName"] = "n9"
+    other = fleet.write("east", other)
+    fleet.members["west"].fail = lambda: status(503, "ServiceUnavailable")
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}&fieldSelector=spec.nodeName%3Dn0") as stream:
+        fleet.write("east", other)  # never matched, and its member said so
+        assert await stream.silent()
+
+
+async def test_initial_events_are_all_that_the_client_has_whoever_is_away(fleet: Fleet) -> None:
+    other = pod("other")
+    other["spec"]["nodeName"] = "n9"
+    other = fleet.write("east", other)
+    fleet.members["west"].fail = lambda: status(503, "ServiceUnavailable")
+    async with fleet.watch("fieldSelector=spec.nodeName%3Dn0") as stream:
+        fleet.write("east", other)
+        assert await stream.silent()
+
+
+async def test_field_set_while_nobody_can_tell_it_is_503(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guesses would tell the client of deletions of what it never had."""
+    fleet.write("east", pod("a"))
+
+    async def away(version: int) -> Snapshot:
+        raise unavailable("the store of fleet versions does not answer", retry_after=1)
+
+    monkeypatch.setattr(fleet.clock, "vector_at", away)
+    query = f"watch=1&resourceVersion={fleet.clock.head}&fieldSelector=spec.nodeName%3Dn0"
+    code, body = await fleet.get(f"/api/v1/pods?{query}")
+    assert (code, body["details"]["retryAfterSeconds"]) == (503, 1)
 
 
 async def test_bad_field_is_400_on_watches_too(fleet: Fleet) -> None:

@@ -18,8 +18,8 @@ class Judge:
     """Selectors of one watch, and what its client does not have although the log would say so.
 
     `absent` are clusters that the initial state was sent without; `unseen` objects whose ADDED was skipped.
-    With terms on the payload (`spec.nodeName` and the like) `matching` is the watch's own set of keys;
-    `complete` says whether it began with all that matched at the start.
+    With terms on the payload (`spec.nodeName` and the like) `matching` is the watch's own set of keys. It began with
+    all that matched at the start, but for objects of the clusters in `unsure`: those could not be told.
     """
 
     options: ReadOptions
@@ -29,7 +29,7 @@ class Judge:
     unseen: set[Key] = field(default_factory=set)
     matching: set[Key] = field(default_factory=set)
     judged: set[Key] = field(default_factory=set)
-    complete: bool = True
+    unsure: frozenset[str] = frozenset()
     on_payload: bool = False
     _name: str | None = None
     plain: bool = False
@@ -38,10 +38,10 @@ class Judge:
         self.on_payload = bool(self.options.fields.on_payload)
         self.plain = not self.options.selects and not self.namespace and not self.absent
 
-    def begin(self, matching: Iterable[Key], *, complete: bool) -> None:
-        """The keys that match at the start; not `complete` when they could not be told."""
+    def begin(self, matching: Iterable[Key], *, unsure: Iterable[str] = ()) -> None:
+        """The keys that match at the start; those of `unsure` clusters could not be told."""
         self.matching = set(matching)
-        self.complete = complete
+        self.unsure = frozenset(unsure)
 
     def selects(self, marker: Marker) -> bool:
         """Does a state match, as far as its marker can tell?"""
@@ -76,18 +76,19 @@ class Judge:
         had = self.had(entry, key)
         matches = entry.type != "DELETED" and self.selects(entry)
         if self.on_payload:
-            had, matches = self._by_payload(key, had, matches, values)
+            known = entry.before is None or entry.before.cluster not in self.unsure
+            had, matches = self._by_payload(key, had, matches, values, known=known)
         if matches:
             return "MODIFIED" if had else "ADDED"
         return "DELETED" if had else None
 
     def _by_payload(
-        self, key: Key, had: bool, matches: bool, values: Mapping[str, str] | None
+        self, key: Key, had: bool, matches: bool, values: Mapping[str, str] | None, *, known: bool
     ) -> tuple[bool, bool]:
         matches = matches and values is not None and self.options.fields.on_payload.matches(values)
         if key in self.matching:
             return had, matches
-        if self.complete or key in self.judged:
+        if known or key in self.judged:
             return False, matches
         # Its set could not be rebuilt: the client may have the object. It is told that it has not.
         return had and not matches, matches
@@ -99,7 +100,7 @@ class Judge:
         key = (entry.namespace, entry.name)
         self.unseen.discard(key)
         if self.on_payload:
-            if not self.complete:
+            if self.unsure:
                 self.judged.add(key)
             if type_ in ("ADDED", "MODIFIED"):
                 self.matching.add(key)

@@ -216,7 +216,8 @@ class WatchSession:
                         matching.append((namespace, name))
                 if out:
                     await self._write(b"".join(out))
-            self._judge.begin(matching, complete=not self._left.away)
+            # Complete whoever is away: what was not sent the client has not.
+            self._judge.begin(matching)
             if self._options.mark_initial_end:
                 await self._write(frames.bookmark(version, initial_end=True))
         except BaseException:
@@ -232,29 +233,26 @@ class WatchSession:
                 self._pool.release(feed, watcher)
 
     async def _rebuild_set(self, position: int) -> None:
-        """What matched at the client's version: without it, every touched object is told anew."""
+        """What matched at the client's version: of members that cannot say, every touched object is told anew.
+
+        Raises when nobody can say: 503 while the store of versions is away (the client tries again), Restart for
+        a version that members have compacted (410: it lists anew). Guesses would tell it of deletions of what it never had.
+        """
         left = LeftOut()
         options = replace(self._options, version=str(position), match=EXACT, limit=0)
         form = Negotiated("partial", "v1", as_list=True)
         request = replace(self._request(options), form=form)
         matching: list[Key] = []
-        complete = True
+        walk = await self._lister.open(request, left)
         try:
-            walk = await self._lister.open(request, left)
-            try:
-                while (batch := await walk.next(BATCH)) is not None:
-                    for shown in batch:
-                        namespace, _, name = shown.key.rpartition("/")
-                        matching.append((namespace, name))
-                complete = not left.away and not walk.failed
-            finally:
-                await walk.close()
-        except (Restart, StatusError) as error:
-            if isinstance(error, StatusError) and error.code in (400, 422):
-                raise
-            log.info("watch of %s: what matched at %d cannot be told: %s", self._aggregated.key, position, error)
-            complete = False
-        self._judge.begin(matching, complete=complete)
+            while (batch := await walk.next(BATCH)) is not None:
+                for shown in batch:
+                    namespace, _, name = shown.key.rpartition("/")
+                    matching.append((namespace, name))
+            unsure = {*left.away, *walk.failed}
+        finally:
+            await walk.close()
+        self._judge.begin(matching, unsure=unsure)
 
     async def _learn_columns(self, columns: Columns) -> None:
         """Ask one member after the other for the Table's columns: they go out with the first event."""
