@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from services.common.tasks import Backoff
 log = logging.getLogger(__name__)
 
 SILENCE = 150.0  # seconds; members send bookmarks every minute
+SHORT = 5.0  # seconds: a watch that ends sooner is one of a member that stops, or of a proxy before none
 LIST_AHEAD = 1024 * 1024
 
 Key = tuple[str, str, int]  # namespace, name, member version
@@ -32,7 +34,7 @@ class Payload:
 
     def __init__(self, stream: MemberStream, key: Key, raw: bytes, meta: Meta, end: int) -> None:
         self.stream, self.key, self.raw, self.meta, self.end = stream, key, raw, meta, end
-        self.frames: dict[tuple[int, str, int, bool], bytes] = {}
+        self.frames: dict[tuple[int, str, bytes, bool], bytes] = {}
         self.values: dict[str, str] | None = None  # of the JSON's selectable fields, once read
 
     @property
@@ -123,12 +125,14 @@ class MemberStream:
         try:
             while True:
                 hint: float | None = None
+                begun = time.monotonic()
                 try:
                     if not self.seen:
                         await self._list()
                     await self._watch()
-                    self._backoff.reset()
-                    continue  # ended in order: Kubernetes ends every watch after a while
+                    if time.monotonic() - begun > SHORT:
+                        self._backoff.reset()
+                        continue  # ended in order: Kubernetes ends every watch after a while
                 except StatusError as error:
                     hint = error.retry_after
                     self._failed(error)
@@ -190,10 +194,10 @@ class MemberStream:
         )  # fmt: skip
         async with stream as response:
             self.connected = True
-            self._backoff.reset()
             splitter = FrameSplitter()
             content = response.content
             while chunk := await content.readany():
+                self._backoff.reset()
                 for frame in splitter.feed(chunk):
                     self._take(frame)
                 paused = self._pause(self)

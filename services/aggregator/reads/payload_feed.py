@@ -135,9 +135,16 @@ class PayloadFeed:
     def _fleet_of(self, payload: Payload) -> int | None:
         """The fleet version that a payload's event got; None when it has none yet."""
         namespace, name, version = payload.key
-        newest = self.clock.marker(payload.stream.cluster, namespace, name)
+        stream = payload.stream
+        if self._streams.get(stream.cluster) is not stream or stream.cluster not in self.clock.members:
+            # Of a member's earlier life, or of one that left: nothing that is to come will name it, and it must not
+            # stand in the way of those behind it.
+            return self.clock.head
+        newest = self.clock.marker(stream.cluster, namespace, name)
         if newest is None:
             return self.clock.head  # gone from the log, tombstone and all
+        if newest.incarnation != stream.incarnation:
+            return None  # the first of a new life
         if newest.version < version:
             return None
         one: Marker | None = newest

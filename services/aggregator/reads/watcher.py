@@ -62,7 +62,7 @@ class Watcher:
         self._clock, self._aggregated, self._options = clock, aggregated, options
         self._frames, self._judge, self._presenter, self._write = frames, judge, presenter, write
         self._out: list[bytes] = []
-        self._layout_id = 0 if frames.layout is None else id(frames.layout)
+        self._columns = b"" if frames.layout is None else frames.layout.definitions
         self._drop_object = options.include == "None" and frames.layout is not None
 
     async def run(self, deadline: float) -> None:
@@ -124,7 +124,7 @@ class Watcher:
         payload = feed.find(entry)
         if payload is None:
             return None
-        key = (entry.fleet, type_, self._layout_id, self._frames.told)
+        key = (entry.fleet, type_, self._columns, self._frames.told)
         frame = payload.frames.get(key) if not self._drop_object else None
         if frame is None:
             body = self._presenter.present(entry.cluster, payload.raw, payload.meta, entry.fleet, payload.end)

@@ -1,0 +1,75 @@
+"""What payload feeds keep and drop."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from reads_fake import PODS, FakeClock
+
+from _fastpath.marker import EVENT, Marker
+from services.aggregator.clock.position import Position
+from services.aggregator.clock.state import Change
+from services.aggregator.reads import payload_feed
+from services.aggregator.reads.member_stream import Payload, StreamOptions
+from services.aggregator.reads.payload_feed import PayloadFeed
+from services.aggregator.reads.table import Columns
+
+OPTIONS = StreamOptions("/api/v1/pods", "", "", "", False, "Pod", "v1")
+
+
+def feed_of(clock: FakeClock) -> PayloadFeed:
+    return PayloadFeed(clock, PODS, "v1", OPTIONS, Columns(), version=clock.head, positions={})  # type: ignore[arg-type]
+
+
+def log(clock: FakeClock, life: str, name: str, version: int) -> None:
+    marker = Marker("west", life, "default", name, "11111111-2222-4333-8444-555555555555", version, {}, kind=EVENT)
+    clock.state.apply(Change(clock.state.revision + 1, [(0, marker)], {"west": Position(life, version, version)}))
+
+
+def stream_of(feed: PayloadFeed, life: str) -> Any:
+    stream = SimpleNamespace(cluster="west", incarnation=life, dropped=[])
+    stream.drop = stream.dropped.append
+    feed._streams["west"] = stream
+    return stream
+
+
+def offer(feed: PayloadFeed, stream: Any, name: str, version: int) -> None:
+    payload = Payload(stream, ("default", name, version), b"x" * 100, None, 100)  # type: ignore[arg-type]
+    assert feed._keep(payload, False)
+
+
+@pytest.mark.parametrize("how", ["restored", "left"])
+async def test_payloads_that_nothing_will_name_do_not_stop_the_dropping(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(payload_feed, "KEEP", 500)
+    monkeypatch.setattr(payload_feed, "SLACK", 0)
+    clock = FakeClock()
+    clock.members["west"] = SimpleNamespace(cluster="west")
+    feed = feed_of(clock)
+    old = stream_of(feed, "uid/0")
+    log(clock, "uid/0", "a", 900)
+    offer(feed, old, "a", 901)  # told by the member, never logged: it was set back, or left, before
+    if how == "restored":
+        new = stream_of(feed, "uid/1")
+        log(clock, "uid/1", "a", 10)
+    else:
+        del clock.members["west"]
+        new = old
+    for version in range(11, 31):
+        if how == "restored":
+            log(clock, "uid/1", "a", version)
+        offer(feed, new, "a", version)
+    assert old.dropped and feed._size <= 600
+
+
+async def test_payloads_ahead_of_the_log_are_kept() -> None:
+    clock = FakeClock()
+    clock.members["west"] = SimpleNamespace(cluster="west")
+    feed = feed_of(clock)
+    log(clock, "uid/0", "a", 900)
+    new = stream_of(feed, "uid/1")
+    offer(feed, new, "a", 5)  # the log has not heard of the new life yet
+    assert feed._fleet_of(feed._order[0]) is None
