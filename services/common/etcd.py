@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from services.common.etcd_types import (
     op_range,
     prefix_end,
 )  # fmt: skip
+from services.common.unary import Unary, UnaryError
 
 __all__ = [
     "DELETE", "PUT", "Compare", "Etcd", "EtcdCompacted", "EtcdError", "EtcdUnavailable", "Event", "KeyValue",
@@ -62,6 +64,25 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
+class _Transactions:
+    """Transactions, which every event of every cluster waits for, on a connection of their own."""
+
+    def __init__(self, address: str, tls: TLS | None) -> None:
+        self.unary = Unary(address, _context(tls) if tls else None)
+
+    async def Txn(self, request: Any, timeout: float) -> Any:
+        """As KVStub.Txn; UnaryError."""
+        answer = await self.unary.call("/etcdserverpb.KV/Txn", request.SerializeToString(), timeout)
+        return rpc_pb2.TxnResponse.FromString(answer)
+
+
+def _context(tls: TLS) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=tls.ca)
+    context.load_cert_chain(tls.cert, tls.key)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
 class _Endpoint:
     """One channel and its stubs."""
 
@@ -84,6 +105,12 @@ class _Endpoint:
         self.watch = stubs.WatchStub(self.channel)
         self.lease = stubs.LeaseStub(self.channel)
         self.maintenance = stubs.MaintenanceStub(self.channel)
+        self.transactions = _Transactions(address, tls)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.transactions.unary.close()
+        await self.channel.close()
 
 
 class Etcd:
@@ -104,7 +131,7 @@ class Etcd:
     async def close(self) -> None:
         """Close all channels."""
         for endpoint in self._endpoints:
-            await endpoint.channel.close()
+            await endpoint.close()
 
     async def _call(
         self, stub: str, method: str, request: Any, *, retry: bool, timeout: float | None = None
@@ -122,7 +149,7 @@ class Etcd:
             share = left / (tries - number)
             try:
                 return await getattr(getattr(endpoint, stub), method)(request, timeout=share)
-            except grpc.aio.AioRpcError as error:
+            except (grpc.aio.AioRpcError, UnaryError) as error:
                 last = map_error(error, method)
                 last.__cause__ = error
             if not isinstance(last, EtcdUnavailable):
@@ -190,7 +217,7 @@ class Etcd:
     ) -> TxnResult:
         """Run one transaction. After EtcdUnavailable it may or may not have happened."""
         request = rpc_pb2.TxnRequest(compare=compares, success=success, failure=failure)
-        answer = await self._call("kv", "Txn", request, retry=False, timeout=timeout)
+        answer = await self._call("transactions", "Txn", request, retry=False, timeout=timeout)
         return TxnResult(answer.succeeded, answer.header.revision, answer.responses)
 
     async def compact(self, revision: int, physical: bool = False) -> None:
