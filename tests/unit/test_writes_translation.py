@@ -194,3 +194,12 @@ def test_yaml_with_aliases() -> None:
     text = b"a: &a {x: 1}\nb: *a\nc: [*a, 2]\n"
     decoded = msgspec.json.decode(body.as_json(text, "application/yaml"))
     assert decoded == {"a": {"x": 1}, "b": {"x": 1}, "c": [{"x": 1}, 2]}
+
+
+def test_a_json_patch_that_doubles_the_object_again_and_again_is_refused() -> None:
+    obj = {"metadata": {"name": "web", "annotations": {"a": "x" * 1000}}}
+    doubling = [{"op": "copy", "from": "/metadata", "path": f"/metadata/x{n}"} for n in range(40)]
+    with pytest.raises(StatusError) as refused:
+        jsonpatches.apply(doubling, obj)
+    assert refused.value.code == 422
+    assert obj == {"metadata": {"name": "web", "annotations": {"a": "x" * 1000}}}

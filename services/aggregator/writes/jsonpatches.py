@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jsonpatch
@@ -13,6 +14,7 @@ from services.common.errors import StatusError
 TOUCHED = ("/metadata/annotations", "/metadata/ownerReferences", "/metadata/resourceVersion")
 VERSION = "/metadata/resourceVersion"
 MAX_OPERATIONS = 10_000  # kube-apiserver's own limit
+MAX_COPIED = 3 * 1024 * 1024  # bytes that `copy` may add, kube-apiserver's own limit
 
 
 class Operation(msgspec.Struct, rename={"from_": "from"}):
@@ -53,8 +55,17 @@ def named_version(operations: list[dict[str, Any]]) -> str:
 
 def apply(operations: list[dict[str, Any]], obj: dict[str, Any]) -> dict[str, Any]:
     """Apply to a shown object; 422 for a failed test or a path that is not there, as Kubernetes."""
+    changed: Any = copy.deepcopy(obj)
+    copied = 0
     try:
-        changed = jsonpatch.JsonPatch(operations).apply(obj)
+        for operation in operations:
+            if operation["op"] == "copy":
+                # Each copy of the whole into itself doubles it: thirty of them would fill the memory.
+                copied += len(msgspec.json.encode(jsonpatch.JsonPointer(operation["from"]).resolve(changed)))
+                if copied > MAX_COPIED:
+                    text = f"the accumulated size of copies in the patch is {copied}, exceeding the limit {MAX_COPIED}"
+                    raise StatusError(422, "Invalid", text)
+            changed = jsonpatch.JsonPatch([operation]).apply(changed, in_place=True)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, KeyError, TypeError) as error:
         text = f"the server rejected our request due to an error in our request: {error}"
         # Without details, as Kubernetes answers: kubectl shows the message then.
