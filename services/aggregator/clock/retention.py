@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-PURGE_AT_ONCE = 500
+PURGE_AT_ONCE = 5000
+"""Tombstones taken to be purged at each step: what is deleted faster for long stays longer."""
 STEPS = 30
 """Into how many parts the window is divided: it is exact to one of them."""
 

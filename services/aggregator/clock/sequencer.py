@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 QUEUE_LIMIT = 2048
 """Events that one cluster may have waiting; a feed that is faster waits with its connection."""
 PURGE = 50
+PURGE_EVERY = 16
+"""Commits under load after which one purge has its turn."""
 Committed = Callable[[Change, bool], None]
 """The change, and whether a run (a diff, a gap, a leaving) had a part in it."""
 
@@ -98,7 +100,8 @@ class Sequencer:
 
     def purge(self, markers: list[Marker]) -> None:
         """Delete these tombstones from etcd when there is time."""
-        self._purges += markers
+        # Those that wait still are among them.
+        self._purges = list(markers)
         self._wake.set()
 
     @property
@@ -121,12 +124,15 @@ class Sequencer:
 
     async def run(self) -> None:
         """Commit until cancelled, or until the term ends with an error of etcd."""
-        idle = 0
+        idle = commits = 0
         while True:
             batch = self._build()
             if batch:
                 idle = 0
                 await self._commit(batch)
+                commits += 1
+                if self._purges and commits % PURGE_EVERY == 0:
+                    await self._purge()  # events may never pause
             elif self._purges:
                 await self._purge()
             elif batch.taken or any(self._queues.values()):
@@ -190,8 +196,6 @@ class Sequencer:
         self._check(revision)
         change = Change(revision, purged=[(one.cluster, one.namespace, one.name) for one in current])
         state.apply(change)
-        gone = {id(one) for one in current}
-        state.tombs = [one for one in state.tombs if id(one) not in gone]
         self._committed(change, False)
         self._done += 1
         self.settled.beat()

@@ -139,12 +139,20 @@ class State:
         last = self.log.last
         newest = last.fleet if last is not None else self.log.floor
         out: list[Marker] = []
-        rest: list[Marker] = []
+        kept: list[Marker] = []
+        seen = 0
         for one in self.tombs:
+            if len(out) >= limit:
+                break
+            seen += 1
             if self.index.get(one.cluster, one.namespace, one.name) is not one:
                 continue
-            (out if len(out) < limit and one.fleet != newest else rest).append(one)
-        self.tombs = rest + out
+            if one.fleet == newest:
+                kept.append(one)
+            else:
+                out.append(one)
+        # Those given out stay, the oldest first, until they are purged.
+        self.tombs = out + kept + self.tombs[seen:]
         return out
 
     # History within the window.
