@@ -13,11 +13,13 @@ import pytest
 from _fastpath.marker import Marker
 from services.aggregator.clock import election
 from services.aggregator.clock.barrier import Shared
+from services.aggregator.clock.election import LeaseKeeper
 from services.aggregator.clock.membership import selected
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.restore import differs_at_read, differs_at_resume
 from services.aggregator.clock.state import Change, State
 from services.aggregator.types import HOST, Aggregated
+from services.common.etcd import EtcdError
 from services.common.fleet import Member
 
 LIFE = "00000000-0000-4000-8000-000000000001/0"
@@ -143,3 +145,29 @@ def test_selected_clusters() -> None:
     assert set(selected(pods, fleet)) == {"east", "west"}  # type: ignore[arg-type]
     some = Aggregated("pods", "", "v1", "pods", "Pod", True, cluster_selector="region=eu", include_host=True)
     assert selected(some, fleet) == {"west": members["west"], HOST: None}  # type: ignore[arg-type]
+
+
+async def test_the_lease_is_renewed_on_after_any_error_of_etcd() -> None:
+    renewed: list[int] = []
+
+    async def keepalive(lease: int) -> int:
+        renewed.append(lease)
+        if len(renewed) == 1:
+            raise EtcdError("etcd: LeaseKeepAlive: resource exhausted")
+        return 6
+
+    async def grant(ttl: int) -> int:
+        return 7
+
+    async def revoke(lease: int) -> None:
+        return None
+
+    etcd = SimpleNamespace(lease_keepalive=keepalive, lease_grant=grant, lease_revoke=revoke)
+    keeper = LeaseKeeper(SimpleNamespace(etcd=etcd), ttl=0)  # type: ignore[arg-type]
+    await keeper.get()
+    task = asyncio.create_task(keeper.run())
+    for _ in range(50):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(renewed) > 1 and set(renewed) == {7}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.aggregator.clock.store import Deposed, Holder, Store
-from services.common.etcd import EtcdError, EtcdUnavailable, LeaseGone, compare, op_delete
+from services.common.etcd import EtcdError, LeaseGone, compare, op_delete
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,8 @@ class LeaseKeeper:
                     log.warning("the lease ended before it was renewed: leaders are elected anew")
                     self.forget(lease)
                     self.on_gone()
-                except EtcdUnavailable as error:
+                except EtcdError as error:
+                    # Whatever it is: without this task each lease would end, and every term with it.
                     log.warning("the lease could not be renewed: %s", error)
         finally:
             await self._revoke()
