@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from services.aggregator.front import limits
 from services.aggregator.front.limits import Limits
 from services.common import telemetry
 from tests.integration.front_fakes import FakeCluster, Served, cluster, connect, front
@@ -393,6 +395,43 @@ async def test_a_401_of_the_host_is_about_us_and_not_the_client(served: Served, 
     host.routes["/api/v1/configmaps"] = refuse
     code, body, _ = await served.ask("GET", "/api/v1/configmaps")
     assert code == 503 and "credentials that Reclock has" in body["message"]
+
+
+async def test_a_401_of_a_pods_own_server_is_the_clients(served: Served, host: FakeCluster) -> None:
+    async def ask_for_password(request: web.BaseRequest) -> web.Response:
+        return web.Response(status=401, text="who are you?", headers={"WWW-Authenticate": 'Basic realm="grafana"'})
+
+    async def refuse(request: web.BaseRequest) -> web.Response:
+        return web.json_response({"kind": "Status", "apiVersion": "v1", "code": 401, "reason": "Unauthorized"}, status=401)
+
+    path = "/api/v1/namespaces/a/services/grafana/proxy/login"
+    host.routes[path] = ask_for_password
+    code, body, answer = await served.ask("GET", path)
+    assert code == 401 and body == b"who are you?"
+    assert answer.headers["WWW-Authenticate"] == 'Basic realm="grafana"'
+    host.routes[path] = refuse
+    code, body, _ = await served.ask("GET", path)
+    assert code == 503 and "credentials that Reclock has" in body["message"]
+
+
+async def test_a_token_in_a_subprotocol_is_not_passed_on_without_an_upgrade_either(served: Served) -> None:
+    token = base64.urlsafe_b64encode(b"alice-token").decode().rstrip("=")
+    protocols = f"base64url.bearer.authorization.k8s.io.{token}, v4.channel.k8s.io"
+    _, body, _ = await served.ask("GET", "/api/v1/configmaps", token=None, headers={"Sec-WebSocket-Protocol": protocols})
+    headers = dict(sent_headers(body))
+    assert headers["sec-websocket-protocol"] == "v4.channel.k8s.io" and headers["impersonate-user"] == "alice"
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for_long(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_TIMEOUT", 0.2)
+    head = "PUT /api/v1/namespaces/a/configmaps/b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer alice-token\r\n"
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+    writer.close()
+    assert b" 504 " in answer
 
 
 async def test_stopping_ends_watches_at_once_and_lets_writes_finish(host: FakeCluster) -> None:

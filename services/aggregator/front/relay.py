@@ -9,15 +9,17 @@ import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+from services.aggregator.front.limits import read_body
 from services.aggregator.front.server import MAX_BODY, FrontRequest
-from services.common.errors import MemberUnreachable, StatusError
+from services.aggregator.front.tokens import without_token
+from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import KubeClient
 
 HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
     "transfer-encoding", "upgrade",
 })  # fmt: skip
-_OURS = HOP_BY_HOP | {"host", "content-length", "authorization", "expect"}
+_OURS = HOP_BY_HOP | {"host", "content-length", "authorization", "expect", "sec-websocket-protocol"}
 """Not passed on: of this connection, or replaced by our own."""
 _IDENTITY = ("impersonate-", "x-remote-")
 """Never passed on from a client: they would name a user."""
@@ -35,6 +37,8 @@ def request_headers(request: web.BaseRequest, extra: Mapping[str, str] | None = 
         if lowered in _OURS or lowered in named or lowered.startswith(_IDENTITY):
             continue
         out.add(key, value)
+    if protocols := without_token(request):
+        out["Sec-WebSocket-Protocol"] = protocols
     if request.remote:
         before = out.pop("X-Forwarded-For", "")
         out["X-Forwarded-For"] = f"{before}, {request.remote}" if before else request.remote
@@ -60,11 +64,12 @@ async def relay(
     *,
     identity: Mapping[str, str] | None = None,
     silence: float | None = None,
+    proxied: bool = False,
 ) -> web.StreamResponse:
     """Send the request to `path` of a cluster, as `identity` (impersonation headers), and stream the answer.
 
     Status, headers and bytes stay as they are. Raises MemberUnreachable while nothing has been sent, also after
-    `silence` seconds without a byte; later the connection is broken off, which is how HTTP shows an answer cut short.
+    `silence` seconds without a byte; `proxied`: a pod's own server answers, and may say 401 for itself. Later the connection is broken off, which is how HTTP shows an answer cut short.
     """
     headers = request_headers(request, identity)
     body = await request_body(request)
@@ -72,7 +77,7 @@ async def relay(
     async with client.stream(
         request.method, path, query=query, body=body, headers=headers, raw=True, check=False, sock_read=silence
     ) as upstream:
-        if upstream.status == 401:
+        if upstream.status == 401 and not (proxied and await _is_foreign(upstream)):
             raise own_credentials_refused(client)
         return await send_back(request, upstream)
 
@@ -80,6 +85,12 @@ async def relay(
 def own_credentials_refused(client: KubeClient) -> StatusError:
     """A cluster's 401 is about Reclock's own credentials: the client would take it for its own."""
     return MemberUnreachable(f"{client.label} refuses the credentials that Reclock has for it")
+
+
+async def _is_foreign(upstream: aiohttp.ClientResponse) -> bool:
+    """Whether a 401 came from behind the apiserver: its own is a Status."""
+    length = upstream.content_length
+    return length is None or length > BUFFER_LIMIT or decode_status(await upstream.read()) is None
 
 
 async def send_back(request: FrontRequest, upstream: aiohttp.ClientResponse) -> web.StreamResponse:
@@ -108,7 +119,7 @@ async def request_body(request: FrontRequest) -> bytes | None:
         return None
     length = request.content_length
     if length is not None and length <= MAX_BODY:
-        return await request.read()
+        return await read_body(request)
     # Uploads into a pod's own server may be of any size. KubeClient hands the body to aiohttp, which takes iterators.
     return cast(bytes, _chunks(request))
 

@@ -24,11 +24,10 @@ from services.aggregator.front.relay import (
     response_headers,
 )
 from services.aggregator.front.server import FrontRequest
-from services.aggregator.front.tokens import without_token
 from services.aggregator.front.upstream import Head, read_body, read_head
 from services.aggregator.types import Call
 from services.common import telemetry
-from services.common.errors import MemberUnreachable, from_client_error
+from services.common.errors import MemberUnreachable, decode_status, from_client_error
 from services.common.kube.client import KubeClient
 
 log = logging.getLogger(__name__)
@@ -63,10 +62,13 @@ async def tunnel(
     request = call.request
     assert isinstance(request, FrontRequest)
     if is_upgrade(request):
-        return await _upgrade(request, client, path_qs, identity)
+        return await _upgrade(request, client, path_qs, identity, call.info.subresource == "proxy")
     path, _, query = path_qs.partition("?")
     lasts = call.info.verb == "watch" or call.info.subresource in TUNNELS
-    return await relay(request, client, path, query, identity=identity, silence=None if lasts else SILENCE)
+    return await relay(
+        request, client, path, query, identity=identity, silence=None if lasts else SILENCE,
+        proxied=call.info.subresource == "proxy",
+    )  # fmt: skip
 
 
 def is_upgrade(request: web.BaseRequest) -> bool:
@@ -75,7 +77,7 @@ def is_upgrade(request: web.BaseRequest) -> bool:
 
 
 async def _upgrade(
-    request: FrontRequest, client: KubeClient, path_qs: str, identity: Mapping[str, str] | None
+    request: FrontRequest, client: KubeClient, path_qs: str, identity: Mapping[str, str] | None, proxied: bool
 ) -> web.StreamResponse:
     body = await request_body(request)
     if body is not None and not isinstance(body, bytes):
@@ -88,10 +90,8 @@ async def _upgrade(
                 writer.write(await _head(request, client, path_qs, identity, body))
                 await writer.drain()
                 head = await read_head(reader)
-            if head.status == 401:
-                raise own_credentials_refused(client)
             if head.status != 101:
-                return await _refused(request, head, reader)
+                return await _refused(request, client, head, reader, proxied)
         except (OSError, EOFError, TimeoutError, ValueError) as error:
             raise from_client_error(error, what) from error
         return await _piped(request, head, reader, writer)
@@ -108,10 +108,6 @@ async def _head(
     headers = request_headers(request, identity)
     headers["Connection"] = "Upgrade"
     headers["Upgrade"] = request.headers["Upgrade"]
-    if "Sec-WebSocket-Protocol" in headers:
-        headers.popall("Sec-WebSocket-Protocol")
-        if protocols := without_token(request):
-            headers["Sec-WebSocket-Protocol"] = protocols
     headers.update(await client.auth_headers())
     telemetry.inject(headers)
     if body is not None or request.method in ("POST", "PUT", "PATCH"):
@@ -124,9 +120,15 @@ async def _head(
     return text.encode("utf-8", "surrogateescape") + b"\r\n\r\n" + (body or b"")
 
 
-async def _refused(request: FrontRequest, head: Head, reader: asyncio.StreamReader) -> web.Response:
-    """Relay an answer that is no upgrade: an error mostly."""
+async def _refused(
+    request: FrontRequest, client: KubeClient, head: Head, reader: asyncio.StreamReader, proxied: bool
+) -> web.Response:
+    """Relay an answer that is no upgrade: an error mostly. `proxied`: it may be a pod's own server's."""
+    if head.status == 401 and not proxied:
+        raise own_credentials_refused(client)
     body = b"" if request.method == "HEAD" else await read_body(head, reader)
+    if head.status == 401 and decode_status(body) is not None:
+        raise own_credentials_refused(client)
     headers = response_headers(head.headers)
     headers.popall("Content-Length", None)
     answer = web.Response(status=head.status, reason=head.reason, headers=headers, body=body)
