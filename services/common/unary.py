@@ -66,6 +66,11 @@ def unavailable(details: str) -> UnaryError:
     return UnaryError(grpc.StatusCode.UNAVAILABLE, details)
 
 
+def late(timeout: float) -> UnaryError:
+    """There was no answer in time."""
+    return UnaryError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout:g} s")
+
+
 class _Call:
     """One stream. `unsent` is what the windows did not let out yet."""
 
@@ -98,9 +103,10 @@ class _Connection(asyncio.Protocol):
 
     # Calls.
 
-    async def call(self, headers: bytes, message: bytes) -> bytes:
+    async def call(self, headers: bytes, message: bytes, timeout: float) -> bytes:
         """Send one message, return the answer's. UnaryError; cancelling it cancels the call."""
-        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[bytes] = loop.create_future()
         stream, self._next = self._next, self._next + 2
         if self._next >= 2**31 - 1:
             self.usable = False
@@ -116,12 +122,21 @@ class _Connection(asyncio.Protocol):
             call.unsent = memoryview(body)
             self._waiting[stream] = call
             self._pump()
+        timer = loop.call_later(timeout, self._late, call, timeout, self.heard)
         try:
             return await done
         finally:
+            timer.cancel()
             self._waiting.pop(stream, None)
             if self._calls.pop(stream, None) is not None and self.usable:
                 self._write(frame(RST_STREAM, 0, stream, struct.pack(">I", CANCEL)))
+
+    def _late(self, call: _Call, timeout: float, heard: int) -> None:
+        """No answer in time; after no sign of life either, the next call tries another connection."""
+        if not call.done.done():
+            call.done.set_exception(late(timeout))
+        if self.heard == heard:
+            self.close()
 
     def _pump(self) -> None:
         """Send what the windows allow."""
@@ -274,18 +289,16 @@ class Unary:
         headers = self._heads.get(path)
         if headers is None:
             headers = self._heads[path] = request_block(path, self._address, secure=self._tls is not None)
-        connection, heard = self._connection, 0
-        try:
-            async with asyncio.timeout(timeout):
-                if connection is None or not connection.usable:
+        connection = self._connection
+        if connection is None or not connection.usable:
+            begin = asyncio.get_running_loop().time()
+            try:
+                async with asyncio.timeout(timeout):
                     connection = await self._connect()
-                heard = connection.heard
-                return await connection.call(headers, message)
-        except TimeoutError:
-            if connection is not None and connection.heard == heard:
-                # Not a sign of life all the time: the next call tries another connection.
-                connection.close()
-            raise UnaryError(grpc.StatusCode.DEADLINE_EXCEEDED, f"no answer within {timeout:g} s") from None
+            except TimeoutError:
+                raise late(timeout) from None
+            timeout -= asyncio.get_running_loop().time() - begin
+        return await connection.call(headers, message, timeout)
 
     async def _connect(self) -> _Connection:
         async with self._lock:
