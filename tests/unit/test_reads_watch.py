@@ -160,6 +160,18 @@ async def test_field_set_that_cannot_be_rebuilt_tells_deleted_for_touched_object
         assert await stream.silent()
 
 
+async def test_field_set_of_a_member_that_was_away_is_asked_for_when_it_is_back(fleet: Fleet) -> None:
+    obj, other = fleet.write("east", pod("a")), pod("other")
+    other["spec"]["nodeName"] = "n9"
+    other = fleet.write("east", other)
+    fleet.members["east"].fail = lambda: status(503, "ServiceUnavailable")
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}&fieldSelector=spec.nodeName%3Dn0") as stream:
+        fleet.members["east"].fail = None
+        fleet.write("east", other)  # never matched: nothing
+        fleet.write("east", obj)
+        assert told(await stream.next()) == ("MODIFIED", "a")
+
+
 async def test_field_set_of_members_that_answered_is_sure_although_another_is_away(fleet: Fleet) -> None:
     other = pod("other")
     other["spec"]["nodeName"] = "n9"

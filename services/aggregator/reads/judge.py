@@ -43,6 +43,12 @@ class Judge:
         self.matching = set(matching)
         self.unsure = frozenset(unsure)
 
+    def learn(self, matching: Iterable[tuple[Key, str]], unsure: Iterable[str]) -> None:
+        """What matched at the start, with its cluster, now that some of the `unsure` clusters could be asked."""
+        answered = self.unsure.difference(unsure)
+        self.matching.update(key for key, cluster in matching if cluster in answered and key not in self.judged)
+        self.unsure -= answered
+
     def selects(self, marker: Marker) -> bool:
         """Does a state match, as far as its marker can tell?"""
         if self.namespace and marker.namespace != self.namespace:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LEARN_TRIES = 3  # times that a watch asks members that were away what matched at its start
 RECHECK = 30.0  # seconds between looks at what members let the client see
 
 
@@ -57,6 +58,8 @@ class WatchSession:
         self._checked = time.monotonic()
         self._granted: frozenset[str] = frozenset()
         self._watching: Watcher | None = None
+        self._set_at = 0
+        self._learn_tries = LEARN_TRIES
 
     async def serve(self) -> web.StreamResponse:
         """Answer the watch. StatusError only before anything was sent; later ones become ERROR events."""
@@ -151,6 +154,7 @@ class WatchSession:
             # Also not of members that could not be asked, or join later: their consent ends this watch (_recheck).
             watcher.granted = self._granted
         watcher.switch = lambda: self._switch(watcher)
+        watcher.learn = self._learn_set
         watcher.recheck = self._recheck
         return watcher
 
@@ -233,26 +237,40 @@ class WatchSession:
                 self._pool.release(feed, watcher)
 
     async def _rebuild_set(self, position: int) -> None:
-        """What matched at the client's version: of members that cannot say, every touched object is told anew.
+        """What matched at the client's version; members that are away are asked when they are back.
 
-        Raises when nobody can say: 503 while the store of versions is away (the client tries again), Restart for
-        a version that members have compacted (410: it lists anew). Guesses would tell it of deletions of what it never had.
+        Raises when nobody can say: 503 while the store of versions is away (the client tries again), Restart for a
+        version that members have compacted (410: it lists anew). Guesses would tell of deletions of what it never had.
         """
+        matching, unsure = await self._matching_at(position)
+        self._judge.begin((key for key, _ in matching), unsure=unsure)
+        self._set_at = position
+
+    async def _learn_set(self) -> None:
+        """Ask again for the sets of members that were away; a few times, then their objects are told anew."""
+        if self._learn_tries <= 0:
+            return
+        self._learn_tries -= 1
+        try:
+            self._judge.learn(*await self._matching_at(self._set_at))
+        except (Restart, StatusError) as error:
+            log.info("watch of %s: what matched at %d cannot be told: %s", self._aggregated.key, self._set_at, error)
+
+    async def _matching_at(self, position: int) -> tuple[list[tuple[Key, str]], set[str]]:
+        """Keys that matched at a version, with their clusters; and the clusters that could not be asked."""
         left = LeftOut()
         options = replace(self._options, version=str(position), match=EXACT, limit=0)
-        form = Negotiated("partial", "v1", as_list=True)
-        request = replace(self._request(options), form=form)
-        matching: list[Key] = []
+        request = replace(self._request(options), form=Negotiated("partial", "v1", as_list=True))
+        matching: list[tuple[Key, str]] = []
         walk = await self._lister.open(request, left)
         try:
             while (batch := await walk.next(BATCH)) is not None:
                 for shown in batch:
                     namespace, _, name = shown.key.rpartition("/")
-                    matching.append((namespace, name))
-            unsure = {*left.away, *walk.failed}
+                    matching.append(((namespace, name), shown.cluster))
+            return matching, {*left.away, *walk.failed}
         finally:
             await walk.close()
-        self._judge.begin(matching, unsure=unsure)
 
     async def _learn_columns(self, columns: Columns) -> None:
         """Ask one member after the other for the Table's columns: they go out with the first event."""

@@ -58,6 +58,7 @@ class Watcher:
         self.granted: frozenset[str] | None = None
         self.feeds: Feeds | None = None
         self.switch: Callable[[], Awaitable[None]] | None = None  # looks for a better feed
+        self.learn: Callable[[], Awaitable[None]] | None = None  # asks again for what the judge could not be told
         self.recheck: Callable[[], Awaitable[None]] | None = None  # raises when the permitted members changed
         self._clock, self._aggregated, self._options = clock, aggregated, options
         self._frames, self._judge, self._presenter, self._write = frames, judge, presenter, write
@@ -140,6 +141,8 @@ class Watcher:
     async def _slow(self, entry: Marker, feeds: Feeds) -> bytes:
         judge = self._judge
         values = None
+        if entry.cluster in judge.unsure and self.learn is not None:
+            await self.learn()  # the member is back: it tells of changes
         if judge.on_payload and judge.needs_payload(entry):
             judged = await self._payload(entry, feeds, fields=True)
             if judged is None:
