@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,25 @@ async def test_401_renews_a_token_file_once(tmp_path: Path) -> None:
         assert len(kube.requests) - before <= 40
         await client.list(PODS)
         assert (await client.auth_headers()) == {"Authorization": "Bearer new"}
+        await client.close()
+
+
+async def test_a_streamed_body_is_not_sent_twice(tmp_path: Path) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"once"
+
+    token = tmp_path / "token"
+    token.write_text("old")
+    async with KubeFake() as kube:
+        kube.tokens = {"old"}
+        client = await KubeClient.connect(kube.kubeconfig(tokenFile=str(token)), name="east")
+        await client.list(PODS)
+        kube.tokens = {"new"}
+        token.write_text("new")
+        before = len(kube.requests)
+        async with client.stream("GET", "/api/v1/pods", body=body(), check=False) as answer:  # type: ignore[arg-type]
+            assert answer.status == 401, "not an empty body in its place"
+        assert len(kube.requests) == before + 1
         await client.close()
 
 

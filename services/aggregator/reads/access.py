@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from services.aggregator.types import HOST, Aggregated, Call
+from services.aggregator.types import HOST, Aggregated, Call, User
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 
@@ -28,7 +28,7 @@ class MemberAccess:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        self._verdicts: OrderedDict[tuple[str, ...], tuple[float, bool]] = OrderedDict()
+        self._verdicts: OrderedDict[tuple[str, str, str, str, User], tuple[float, bool]] = OrderedDict()
 
     def headers(self, call: Call, aggregated: Aggregated) -> Mapping[str, str]:
         """Impersonation headers for requests to members; {} under `authorization: Host`."""
@@ -44,9 +44,7 @@ class MemberAccess:
         if cluster == HOST or aggregated.authorization != "Member":
             return True
         headers = self.headers(call, aggregated)
-        user = call.user
-        key = (cluster, verb, aggregated.key, call.info.namespace, user.name, user.uid, *user.groups,
-               *(f"{k}={v}" for k, v in user.extra))  # fmt: skip
+        key = (cluster, verb, aggregated.key, call.info.namespace, call.user)
         known = self._verdicts.get(key)
         now = time.monotonic()
         if known is not None and now - known[0] < KEEP:

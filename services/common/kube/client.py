@@ -179,7 +179,8 @@ class KubeClient(ObjectApi):
                 if isinstance(error, aiohttp.ClientError | TimeoutError | OSError):
                     raise from_client_error(error, what) from error
                 raise
-            if response.status != 401 or attempt or not await self._renewed(credentials, sent, what):
+            once = body is not None and not isinstance(body, bytes)  # a stream: what was sent is gone
+            if response.status != 401 or attempt or once or not await self._renewed(credentials, sent, what):
                 return response, transport
             response.close()
             transport.leave()
