@@ -82,6 +82,28 @@ async def test_401_renews_a_token_file_once(tmp_path: Path) -> None:
         await client.close()
 
 
+async def test_a_refusal_that_nothing_new_is_known_for_keeps_the_connections(tmp_path: Path) -> None:
+    async with KubeFake() as kube:
+        config = tmp_path / "config"
+        config.write_text(json.dumps(kube.kubeconfig(token="old")))
+        kube.tokens = {"other"}
+        client = await KubeClient.connect(config, name="east")
+        before = client._transport
+        with pytest.raises(StatusError):
+            await client.list(PODS)
+        assert client._transport is before and len(kube.requests) == 1
+        config.write_text(json.dumps(kube.kubeconfig(token="other")))
+        await client.list(PODS)
+        async with client.stream("GET", "/api/v1/pods", check=False, renew=False) as answer:
+            assert answer.status == 200
+        kube.tokens, before, asked = {"third"}, client._transport, len(kube.requests)
+        config.write_text(json.dumps(kube.kubeconfig(token="third")))
+        async with client.stream("GET", "/api/v1/pods", check=False, renew=False) as answer:
+            assert answer.status == 401, "of a pod's own server, for all we know"
+        assert client._transport is before and len(kube.requests) == asked + 1
+        await client.close()
+
+
 async def test_a_streamed_body_is_not_sent_twice(tmp_path: Path) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield b"once"

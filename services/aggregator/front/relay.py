@@ -75,7 +75,8 @@ async def relay(
     body = await request_body(request)
     # No limit on the whole: watches and logs last; the cluster ends what should end.
     async with client.stream(
-        request.method, path, query=query, body=body, headers=headers, raw=True, check=False, sock_read=silence
+        request.method, path, query=query, body=body, headers=headers, raw=True, check=False, sock_read=silence,
+        renew=not proxied,
     ) as upstream:
         if upstream.status == 401 and not (proxied and await _is_foreign(upstream)):
             raise own_credentials_refused(client)

@@ -104,8 +104,13 @@ class KubeClient(ObjectApi):
             if current is not seen or current.authorization != authorization:
                 return True
             if self._source is not None:
-                # The file may have been rotated since it was read.
-                current = Credentials(await asyncio.to_thread(kc.resolve, self._source))
+                # The file may have been rotated since it was read. As it was, it keeps its connections: a cluster that
+                # refuses us must not make us break every stream to it.
+                found = await asyncio.to_thread(kc.resolve, self._source)
+                if not current.is_of(found):
+                    current = Credentials(found)
+                elif not current.renewable:
+                    return False
             elif not current.renewable:
                 return False
             await current.refresh()
@@ -149,7 +154,7 @@ class KubeClient(ObjectApi):
 
     async def _send(
         self, method: str, path: str, query: Query, body: bytes | None, headers: Mapping[str, str] | None,
-        timeout: aiohttp.ClientTimeout, raw: bool, what: str,
+        timeout: aiohttp.ClientTimeout, raw: bool, what: str, renew: bool = True,
     ) -> tuple[aiohttp.ClientResponse, Transport]:  # fmt: skip
         """Send, renewing the credentials once on a 401; the caller must leave the transport."""
         for attempt in (0, 1):
@@ -180,7 +185,8 @@ class KubeClient(ObjectApi):
                     raise from_client_error(error, what) from error
                 raise
             once = body is not None and not isinstance(body, bytes)  # a stream: what was sent is gone
-            if response.status != 401 or attempt or once or not await self._renewed(credentials, sent, what):
+            final = attempt or once or not renew
+            if response.status != 401 or final or not await self._renewed(credentials, sent, what):
                 return response, transport
             response.close()
             transport.leave()
@@ -231,14 +237,14 @@ class KubeClient(ObjectApi):
     @asynccontextmanager
     async def _stream(
         self, method: str, path: str, query: Query, body: bytes | None, headers: Mapping[str, str] | None,
-        timeout: float | None, sock_read: float | None, raw: bool, check: bool,
+        timeout: float | None, sock_read: float | None, raw: bool, check: bool, renew: bool,
     ) -> AsyncIterator[aiohttp.ClientResponse]:  # fmt: skip
         limit = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_TIMEOUT, sock_read=sock_read)
         what = f"{self.label}: {method} {path}"
         with telemetry.span(
             f"{method} {self.label}", kind=SpanKind.CLIENT, cluster=self.name, path=path, method=method
         ):
-            response, transport = await self._send(method, path, query, body, headers, limit, raw, what)
+            response, transport = await self._send(method, path, query, body, headers, limit, raw, what, renew)
             try:
                 if check and response.status >= 400:
                     data = await response.read()
@@ -264,13 +270,14 @@ class KubeClient(ObjectApi):
         sock_read: float | None = None,
         raw: bool = False,
         check: bool = True,
+        renew: bool = True,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Open a request whose answer is read as it comes; no total timeout by default.
 
         `sock_read` is the longest silence in seconds (MemberUnreachable after it); `raw` leaves
-        Content-Encoding as it is. Leaving the block before the end closes the connection.
+        Content-Encoding as it is; `renew`: a 401 is the apiserver's, about our credentials. Leaving the block before the end closes the connection.
         """
-        return self._stream(method, path, query, body, headers, timeout, sock_read, raw, check)
+        return self._stream(method, path, query, body, headers, timeout, sock_read, raw, check, renew)
 
     async def open_socket(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Open a connection of its own (TLS; through `proxy-url` by CONNECT), for upgrades.

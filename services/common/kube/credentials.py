@@ -51,6 +51,10 @@ class Credentials:
         self.tls = self._tls()
         """TLS context; a new object whenever the client certificate changed. None for http."""
 
+    def is_of(self, kubeconfig: Mapping[str, Any]) -> bool:
+        """Whether these credentials were made of just this single-context kubeconfig."""
+        return self._config == kubeconfig
+
     def _tls(self) -> ssl.SSLContext | None:
         if not self.server.startswith("https:"):
             return None
