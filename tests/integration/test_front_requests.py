@@ -279,6 +279,20 @@ async def test_a_path_that_would_be_another_one_on_a_member_reaches_none(
     assert served.member.calls == []
 
 
+@pytest.mark.parametrize("path", [
+    "/api/v1%252Fsecrets", "/apis/apps%252Fv1/deployments", "/apis/apps/v1%252Fnamespaces%252Fa%252Fdeployments",
+    "/api/v1%3Fwatch", "/apis/apps%3Fx", "/openapi/v3/api%252Fv1", "/api/%252e%252e",
+])  # fmt: skip
+async def test_a_document_is_no_way_to_ask_the_host_as_reclock(served: Served, host: FakeCluster, path: str) -> None:
+    host.allow = lambda spec: "nonResourceAttributes" in spec  # discovery is for everybody
+    await served.ask("GET", path)
+    asked = [one for one in host.requests if not one.path.endswith("reviews") and one.path not in ("/api", "/apis")]
+    assert asked
+    for one in asked:
+        assert one.headers.get("Impersonate-User") == "alice", f"asked as Reclock: {one.raw_path}"
+        assert one.raw_path == path
+
+
 async def test_a_version_that_nobody_serves_is_404(served: Served, host: FakeCluster) -> None:
     async def index(request: web.BaseRequest) -> web.StreamResponse:
         resources = [{"resource": "pods", "verbs": ["list"]}] if request.path == "/api" else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +32,9 @@ GZIP_FROM = 128 * 1024
 OWN_HASH = hashlib.sha256(msgspec.json.encode(own_types.schema(""))).hexdigest().upper()[:16]
 _MERGED_SECONDS = 600.0
 LAST_LIMIT = 64
+LAST_BYTES = 64 * 1024 * 1024
+"""What may be kept for the host's absence: clients choose the Accept header, and so how many forms there are."""
+_PLAIN = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")
 
 
 class Documents:
@@ -43,10 +47,16 @@ class Documents:
         self._last: dict[tuple[str, str], Response] = {}
 
     def knows(self, verb: str, path: str) -> bool:
-        """Whether `path` is a document that may differ from the host's."""
+        """Whether `path` (decoded) is a document that may differ from the host's.
+
+        It is asked for with Reclock's own rights, so it must mean to the host what it says here: `v1%2Fsecrets`, which
+        is left of `v1%252Fsecrets`, would be the list of all secrets there. What is not plain goes to the host as it came.
+        """
         if verb not in ("get", "head"):
             return False
         parts = path.strip("/").split("/")
+        if not all(map(_PLAIN.fullmatch, parts)):
+            return False
         if parts[0] == "openapi":
             return len(parts) > 1 and parts[1] in ("v2", "v3")
         return (parts[0] == "apis" and len(parts) <= 3) or (parts[0] == "api" and len(parts) <= 2)
@@ -118,7 +128,9 @@ class Documents:
             return last
         self._last.pop(key, None)
         self._last[key] = answer
-        if len(self._last) > LAST_LIMIT:
+        while len(self._last) > LAST_LIMIT or (
+            len(self._last) > 1 and sum(len(one.body) for one in self._last.values()) > LAST_BYTES
+        ):
             del self._last[next(iter(self._last))]
         return answer
 
