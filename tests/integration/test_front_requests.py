@@ -14,6 +14,7 @@ from aiohttp import web
 
 from services.aggregator.front import limits
 from services.aggregator.front.limits import Limits
+from services.aggregator.types import Call
 from services.common import telemetry
 from tests.integration.front_fakes import FakeCluster, Served, cluster, connect, front
 from tests.kube.front_rig import NODES, PODS, OneMember
@@ -291,6 +292,23 @@ async def test_a_document_is_no_way_to_ask_the_host_as_reclock(served: Served, h
     for one in asked:
         assert one.headers.get("Impersonate-User") == "alice", f"asked as Reclock: {one.raw_path}"
         assert one.raw_path == path
+
+
+@pytest.mark.parametrize(("resource", "ours"), [("clusters", True), ("gadgets", False), ("placementpolicies", False)])
+async def test_forgetting_a_cluster_needs_the_right_to_just_that(
+    served: Served, host: FakeCluster, resource: str, ours: bool
+) -> None:
+    forgotten: list[str] = []
+
+    class Pages:
+        async def forget(self, call: Call) -> web.Response:
+            forgotten.append(call.info.name)
+            return web.json_response({})
+
+    served.running._dispatch._pages = Pages()  # type: ignore[assignment]
+    host.allow = lambda spec: spec.get("resourceAttributes", {}).get("subresource") == "forget"
+    await served.ask("POST", f"/apis/reclock.dev/v1alpha1/{resource}/east/forget", data=b"{}")
+    assert forgotten == (["east"] if ours else [])
 
 
 async def test_a_version_that_nobody_serves_is_404(served: Served, host: FakeCluster) -> None:

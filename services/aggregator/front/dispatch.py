@@ -97,10 +97,11 @@ class Dispatch:
         if info.group == RECLOCK and info.resource == "versionmarkers":
             await self._authorizer.require(call.user, attributes_of(info))
             return await self._version_markers(call)
-        if info.group == RECLOCK and info.subresource == "explain" and self._pages is not None:
+        page = (info.resource, info.subresource) if info.group == RECLOCK else ("", "")
+        if page == ("workloads", "explain") and self._pages is not None:
             await self._authorizer.require(call.user, attributes_of(info))
             return await self._pages.explain(call)
-        if info.group == RECLOCK and info.subresource == "forget" and self._pages is not None:
+        if page == ("clusters", "forget") and self._pages is not None:
             await self._authorizer.require(call.user, attributes_of(info))
             return await self._pages.forget(call)
         if reason := self._aggregations.unsettled(info.group, info.resource):
