@@ -239,6 +239,9 @@ async def test_a_member_addressed_directly_is_passed_through_for_who_may() -> No
         path = "/clusters/east/api/v1/pods?limit=3"
         assert (await up.ask("GET", path))[1] == b"ok"
         code, body, _ = await up.ask("DELETE", "/clusters/east/api/v1/namespaces/a/pods/web")
+        # Taken apart, the first names a list (allowed); sent on, it would be another path.
+        assert (await up.ask("GET", "/clusters/east%2Fapi/v1/pods/api/v1/namespaces/a/secrets/b"))[0] in (403, 404)
+        assert (await up.ask("GET", "/clusters/east%2Fapi/v1/pods"))[0] == 404
     assert (
         code == 403
         and 'cannot delete resource "clusters/proxy" in API group "reclock.dev"' in body["message"]

@@ -55,8 +55,11 @@ class Members:
         request = call.request
         assert isinstance(request, FrontRequest)
         raw_path, query = encoded_target(request)
-        inner = "/" + "/".join(raw_path.lstrip("/").split("/")[2:])
-        return await tunnel(call, self.client(cluster), path_with_query(inner, query))
+        head, inner = raw_path.lstrip("/").split("/")[:2], raw_path.lstrip("/").split("/")[2:]
+        if head != ["clusters", cluster]:
+            # An encoded slash: what was authorised is not what would be sent.
+            raise not_found("clusters", cluster, "reclock.dev")
+        return await tunnel(call, self.client(cluster), path_with_query("/" + "/".join(inner), query))
 
     async def object_tunnel(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """Pass a log, exec, attach, portforward or proxy request on to the member that holds the object."""
