@@ -40,6 +40,8 @@ WINDOW = 2**31 - 1
 CREDIT = 1024 * 1024
 """Bytes received after which the connection's window is filled up."""
 KNOWN = 64
+PONG = 0.05
+"""Seconds that the answer to a ping may wait for a request to go with."""
 CANCEL = 8
 HEADER_TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 2, 4, 5
 DEFAULT_WINDOW = 65535
@@ -100,6 +102,7 @@ class _Connection(asyncio.Protocol):
         self._window = self._initial = DEFAULT_WINDOW
         self._max_frame = 16384
         self._received = 0
+        self._owed = b""
 
     # Calls.
 
@@ -151,7 +154,19 @@ class _Connection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
+        if self._owed:
+            data, self._owed = self._owed + data, b""
         self._transport.write(data)
+
+    def _pong(self, payload: bytes) -> None:
+        """Go's servers measure with a ping at every request: the answer goes with the next one, if that is soon."""
+        if not self._owed:
+            asyncio.get_running_loop().call_later(PONG, self._pay)
+        self._owed += frame(PING, ACK, 0, payload)
+
+    def _pay(self) -> None:
+        if self._owed and self.usable:
+            self._write(b"")
 
     def fail(self, error: UnaryError, above: int = 0) -> None:
         """No more calls here; those of streams above `above` have failed."""
@@ -207,7 +222,7 @@ class _Connection(asyncio.Protocol):
             self._headers(flags, stream, payload)
         elif kind == PING:
             if not flags & ACK:
-                self._write(frame(PING, ACK, 0, payload))
+                self._pong(payload)
         elif kind == WINDOW_UPDATE:
             self._more_window(stream, struct.unpack(">I", payload)[0] & WINDOW)
         elif kind == SETTINGS:
