@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,8 +10,11 @@ import msgspec
 from services.common.config import ConfigError, ServiceConfig, convert
 from services.discovery.names import is_dns_label
 
-NOT_BUILT = ("kubeconfig-secret", "cluster-inventory", "cluster-api", "kind", "namespace", "kcp", "remote")
+NOT_BUILT = ("cluster-inventory", "cluster-api", "kind", "namespace", "kcp", "remote")
 """Providers of the design that are to come."""
+SECRET_LABEL = "sigs.k8s.io/multicluster-runtime-kubeconfig"
+_LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 class Probe(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -64,8 +68,37 @@ class FileProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, ren
             raise ValueError("paths; allowed: at least one file, directory or glob")
 
 
-BUILT: dict[str, type[StaticProvider] | type[FileProvider]] = {
+class SecretProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: kubeconfig-secret`: labelled Secrets of a cluster, each with a kubeconfig."""
+
+    name: str = ""
+    kubeconfig: str = ""
+    """Path of a kubeconfig of the cluster that has the Secrets; "" is the host."""
+    namespace: str = ""
+    """Namespace of the Secrets; "" is all of them."""
+    label: str = SECRET_LABEL
+    """Label whose value must be `true`."""
+    key: str = "kubeconfig"
+    """Key of the Secret's data."""
+
+    def __post_init__(self) -> None:
+        _check_namespace(self.namespace)
+        if not _LABEL_KEY.fullmatch(self.label):
+            raise ValueError(f"label {self.label!r}; allowed: the key of a label")
+        if not _DATA_KEY.fullmatch(self.key):
+            raise ValueError(f"key {self.key!r}; allowed: a key of a Secret (letters, digits, -, _, .)")
+
+
+def _check_namespace(namespace: str) -> None:
+    if namespace and not is_dns_label(namespace):
+        raise ValueError(f"namespace {namespace!r}; allowed: the name of a namespace, or \"\" for all")
+
+
+Settings = StaticProvider | FileProvider | SecretProvider
+
+BUILT: dict[str, type[Settings]] = {
     "kubeconfig-file": FileProvider,
+    "kubeconfig-secret": SecretProvider,
     "static": StaticProvider,
 }
 
@@ -75,7 +108,8 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
 
     grpc_address: str = "127.0.0.1:7401"
     providers: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Each `{type: kubeconfig-file, name, paths}` or `{type: static, name, clusters}`."""
+    """Each `{type, name, ...}`: `kubeconfig-file` with `paths`, `static` with `clusters`, `kubeconfig-secret` with
+    `kubeconfig`, `namespace`, `label` and `key`."""
     probe: Probe = msgspec.field(default_factory=Probe)
     state_file: str = ""
     """File that clusters and registrations are kept in for starts without the host; "" keeps none."""
@@ -84,10 +118,10 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
         super().__post_init__()
         self.parsed_providers()
 
-    def parsed_providers(self) -> list[tuple[str, StaticProvider | FileProvider]]:
+    def parsed_providers(self) -> list[tuple[str, Settings]]:
         """Return (id, provider) of each; ValueError names the key, for what is unknown or not built."""
         parsed = [_parse(number, raw) for number, raw in enumerate(self.providers)]
-        result: list[tuple[str, StaticProvider | FileProvider]] = []
+        result: list[tuple[str, Settings]] = []
         for number, (kind, provider) in enumerate(parsed):
             alone = sum(1 for other, _ in parsed if other == kind) == 1
             ident = kind if alone and not provider.name else f"{kind}#{provider.name}"
@@ -99,7 +133,7 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
         return result
 
 
-def _parse(number: int, raw: dict[str, Any]) -> tuple[str, StaticProvider | FileProvider]:
+def _parse(number: int, raw: dict[str, Any]) -> tuple[str, Settings]:
     where = f"providers[{number}]"
     rest = dict(raw)
     kind = rest.pop("type", None)

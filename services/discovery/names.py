@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -48,17 +49,65 @@ class Candidate:
         """Its name when another context has the short one."""
         return dns_safe(f"{Path(self.path).stem}-{self.context}")
 
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+        return f"context {self.context!r}"
+
+    def holder(self, other: Candidate) -> str:
+        """Say who has a name that `other` wanted."""
+        return f"context {self.context!r} of {'this file' if other.path == self.path else self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCandidate(Candidate):
+    """An object of Kubernetes: `path` is its namespace, `context` its name."""
+
+    kind: str = ""
+    key: str = ""
+    """Where in it the kubeconfig is."""
+    qualified: bool = False
+    """Whether the namespace is part of every name."""
+
+    @property
+    def source(self) -> str:
+        """What identifies it over restarts; no source is the beginning of another."""
+        return f"{self.what}#{self.key}"
+
+    @property
+    def short(self) -> str:
+        """Its name while no other object has it."""
+        return dns_safe(f"{self.path}-{self.context}" if self.qualified else self.context)
+
+    @property
+    def long(self) -> str:
+        """Its name when another object has the short one."""
+        mark = hashlib.sha256(f"{self.path}/{self.context}".encode()).hexdigest()[:8]
+        return f"{dns_safe(f'{self.path}-{self.context}')[:54].rstrip('-')}-{mark}"
+
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+        return f"{self.kind} {self.path}/{self.context}"
+
+    def holder(self, other: Candidate) -> str:
+        """Say who has a name that `other` wanted."""
+        return self.what
+
+
+C = TypeVar("C", bound=Candidate)
+
 
 def assign(
-    candidates: Sequence[Candidate], holders: Mapping[str, str]
-) -> tuple[dict[str, Candidate], list[tuple[Candidate, str]]]:
+    candidates: Sequence[C], holders: Mapping[str, str]
+) -> tuple[dict[str, C], list[tuple[C, str]]]:
     """Give each candidate a name; return {name: candidate} and (candidate, what is odd about its name).
 
     `holders` says which source had a name before: it keeps it, so that a file added later renames nobody.
-    Others take the context's name, else file and context; who gets neither is only reported.
+    Others take the short name, else the long one (file and context); who gets neither is only reported.
     """
-    names: dict[str, Candidate] = {}
-    notes: list[tuple[Candidate, str]] = []
+    names: dict[str, C] = {}
+    notes: list[tuple[C, str]] = []
     by_source = {candidate.source: candidate for candidate in candidates}
     for name, source in holders.items():
         held = by_source.get(source)
@@ -80,15 +129,14 @@ def assign(
             other = names[candidate.long]
             notes.append((
                 candidate,
-                f"context {candidate.context!r}: the names {candidate.short!r} and {candidate.long!r} are taken "
-                f"(by {other.path}); it is left out, rename the context",
+                f"{candidate.what}: the names {candidate.short!r} and {candidate.long!r} are taken "
+                f"(by {other.path}); it is left out, rename it",
             ))  # fmt: skip
     return names, notes
 
 
 def _renamed(candidate: Candidate, other: Candidate) -> str:
-    where = "this file" if other.path == candidate.path else other.path
     return (
-        f"context {candidate.context!r}: the name {candidate.short!r} is taken by context {other.context!r} of "
-        f"{where}; it is shown as {candidate.long!r}"
+        f"{candidate.what}: the name {candidate.short!r} is taken by {other.holder(candidate)}; "
+        f"it is shown as {candidate.long!r}"
     )

@@ -71,6 +71,10 @@ class Registry:
             for (source, message), since in sorted(known.items()):
                 yield provider, source, message, since
 
+    def unread(self) -> list[str]:
+        """Providers without a complete reading so far."""
+        return sorted(self._providers - self._read)
+
     # What was known before.
 
     def restore(self, record: Record) -> None:
@@ -95,7 +99,7 @@ class Registry:
     # Providers.
 
     def reading(self, provider: str, reading: Reading) -> None:
-        """Compare a complete reading with what is known."""
+        """Compare a reading with what is known."""
         clashes: list[Problem] = []
         wanted: dict[str, Found] = {}
         for found in reading.clusters:
@@ -109,7 +113,8 @@ class Registry:
                 clashes.append(Problem(found.source, f"the name {found.name!r} is found twice; left out"))
             else:
                 wanted[found.name] = found
-        self._read.add(provider)
+        if reading.complete:
+            self._read.add(provider)
         for record in [r for r in self.records.values() if r.provider == provider and r.name not in wanted]:
             if any(record.source.startswith(source) for source in reading.unreadable):
                 self._set_configured(record, "its source cannot be read now; this is what was known last")

@@ -12,11 +12,11 @@ from reclock.discovery.v1 import discovery_pb2 as pb
 from reclock.discovery.v1 import discovery_pb2_grpc
 from services.common.errors import StatusError
 from services.common.grpc import abort, abort_status, peer_may_have_secrets
-from services.common.kube.credentials import Credentials
-from services.common.kube.kubeconfig import KubeconfigError, parse, single
+from services.common.kube.kubeconfig import KubeconfigError
 from services.discovery import metrics
 from services.discovery.hub import Hub
 from services.discovery.names import is_dns_label
+from services.discovery.providers.base import embedded
 from services.discovery.record import REACHABLE, Record, to_proto
 from services.discovery.registrations import ID, Registrations
 from services.discovery.registry import Registry
@@ -24,7 +24,6 @@ from services.discovery.registry import Registry
 NAME = "reclock.discovery.v1.DiscoveryService"
 HEARTBEAT = 15.0
 """Seconds after which an idle stream repeats its SYNCED mark."""
-MAX_KUBECONFIG = 1024 * 1024
 Kind = pb.WatchClustersResponse.EventType
 
 
@@ -145,7 +144,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             text = f"cluster {name!r} belongs to {holder.provider} ({holder.source})"
             await abort(context, grpc.StatusCode.ALREADY_EXISTS, text)
         try:
-            kubeconfig = checked(request.kubeconfig)
+            kubeconfig = embedded(request.kubeconfig)
             await self._registrations.put(name, kubeconfig, dict(request.labels))
         except KubeconfigError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, f"kubeconfig: {error}")
@@ -182,25 +181,3 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
         self._registry.forget(record)
         return pb.ForgetClusterResponse()
-
-
-def checked(data: bytes) -> dict[str, Any]:
-    """Return the single context of a registered kubeconfig.
-
-    KubeconfigError where no client can be made of it. What would be read or run on discovery's machine is
-    refused: files, token files and exec plugins of a caller's choice.
-    """
-    if not data:
-        raise KubeconfigError("is empty")
-    if len(data) > MAX_KUBECONFIG:
-        raise KubeconfigError("is larger than 1 MiB")
-    config = parse(data)
-    for section, key in (("clusters", "cluster"), ("users", "user")):
-        for entry in config[section]:
-            body = entry.get(key) or {}
-            for name in ("certificate-authority", "client-certificate", "client-key", "tokenFile", "exec"):
-                if isinstance(body, dict) and body.get(name):
-                    raise KubeconfigError(f"{section} {entry['name']!r}: {name} is not allowed here; embed the data")
-    kubeconfig = single(config)
-    Credentials(kubeconfig)
-    return kubeconfig

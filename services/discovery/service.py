@@ -12,13 +12,12 @@ from reclock.discovery.v1 import discovery_pb2_grpc
 from services.common.kube import kubeconfig as kc
 from services.common.kube.client import KubeClient
 from services.common.service import Service
-from services.discovery.config import DiscoveryConfig, FileProvider, StaticProvider
+from services.discovery.config import DiscoveryConfig, Settings
 from services.discovery.hub import Hub
 from services.discovery.objects import ClusterObjects
 from services.discovery.probe import Prober
 from services.discovery.providers.base import Provider
-from services.discovery.providers.files import FileProviderTask
-from services.discovery.providers.static import StaticProviderTask
+from services.discovery.providers.make import make
 from services.discovery.record import Record, from_object, to_object
 from services.discovery.registrations import ID as REGISTERED
 from services.discovery.registrations import Registrations
@@ -80,16 +79,15 @@ class DiscoveryService(Service[DiscoveryConfig]):
 
     def _add_checks(self) -> None:
         complete = self.registry.hub.complete
-        self.checks["providers"] = lambda: None if complete.is_set() else "their first reading is not complete"
+        self.checks["providers"] = lambda: (
+            None if complete.is_set()
+            else f"the first reading is not complete of: {', '.join(self.registry.unread())}"
+        )  # fmt: skip
 
-    def _spawn(self, configured: Sequence[tuple[str, StaticProvider | FileProvider]]) -> None:
+    def _spawn(self, configured: Sequence[tuple[str, Settings]]) -> None:
         providers: list[Provider] = [self.registrations]
         for ident, settings in configured:
-            if isinstance(settings, FileProvider):
-                holders = functools.partial(self.registry.holders, ident)
-                providers.append(FileProviderTask(ident, settings.paths, holders))
-            else:
-                providers.append(StaticProviderTask(ident, settings.clusters))
+            providers.append(make(ident, settings, self.host, functools.partial(self.registry.holders, ident)))
         if self.objects is not None:
             self.tasks.spawn(self.objects.informer.run(), "cluster objects")
             self.tasks.spawn(self.objects.run_writer(), "cluster status", root=True)

@@ -127,8 +127,9 @@ def put(tmp_path: Path, name: str, config: Any) -> None:
     [
         (["--bogus", "1"], "--bogus: unknown flag; allowed: --config"),
         (["--probe.interval", "never"], "probe.interval"),
-        (["--providers", "[{type: kcp}]"], "providers[0].type: kcp is not built yet; built: kubeconfig-file, static"),
+        (["--providers", "[{type: kcp}]"], "providers[0].type: kcp is not built yet; built: "),
         (["--providers", "[{type: static, cluster: []}]"], "providers[0].cluster: unknown key; allowed: name, clusters"),
+        (["--providers", "[{type: kubeconfig-secret}]"], "provider kubeconfig-secret: kubeconfig is needed"),
         (["--grpcAddress", "0.0.0.0:0"], "tls.cert"),
         (["--host.kubeconfig", "/does/not/exist"], "/does/not/exist"),
         (["--config", "/does/not/exist"], "No such file"),

@@ -263,3 +263,26 @@ async def test_registered_clusters_are_kept_on_the_host(rig: Rig, on_host: Any) 
         stub = discovery_pb2_grpc.DiscoveryServiceStub(chan)
         await stub.DeregisterCluster(pb.DeregisterClusterRequest(name="byhand"))
     await eventually(lambda: "byhand" not in fleet.members)
+
+
+async def test_labelled_secrets_of_the_host_are_clusters_beside_files(rig: Rig, on_host: Any) -> None:
+    fleet = await rig.watch()
+    await rig.stop()
+    rig.remove("west")
+    rig.config.providers.append({"type": "kubeconfig-secret", "namespace": "default"})
+    file = rig.fleet.members["west"].kubeconfig
+    await on_host("create", "secret", "generic", "from-secret", f"--from-file=kubeconfig={file}")
+    try:
+        await on_host("label", "secret", "from-secret", "sigs.k8s.io/multicluster-runtime-kubeconfig=true")
+        await rig.start()
+        await eventually(lambda: "from-secret" in fleet.members and fleet.members["from-secret"].ready)
+        await on_host.until("get", "clusters", "-o", "wide", is_so=lambda out: "kubeconfig-secret" in out)
+        assert set(fleet.members) == {"east", "from-secret"}
+        # Half a kubeconfig: the last good one stays, with the reason.
+        await on_host("patch", "secret", "from-secret", "-p", '{"stringData":{"kubeconfig":"clusters: ["}}')
+        await on_host.until("get", "cluster", "from-secret", "-o", "yaml", is_so=lambda out: "is no YAML" in out)
+        assert fleet.members["from-secret"].ready
+        await on_host("label", "secret", "from-secret", "sigs.k8s.io/multicluster-runtime-kubeconfig-")
+        await eventually(lambda: "from-secret" not in fleet.members)
+    finally:
+        await on_host("delete", "secret", "from-secret")

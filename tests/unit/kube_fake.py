@@ -51,6 +51,8 @@ class KubeFake:
         self._moved = asyncio.Event()
         self._tls, self._ca = tls, ca
         self.port = 0
+        self.extra_routes: list[web.RouteDef] = []
+        """Served too, from the next start on."""
         self._runner: web.AppRunner | None = None
 
     async def __aenter__(self) -> KubeFake:
@@ -66,7 +68,7 @@ class KubeFake:
         app.add_routes([
             web.get("/readyz", self._readyz), web.get("/version", self._version),
             web.get("/api/v1/namespaces/kube-system", self._system), web.get(PODS, self._pods),
-            web.post("/api/v1/namespaces/default/pods", self._echo),
+            web.post("/api/v1/namespaces/default/pods", self._echo), *self.extra_routes,
         ])  # fmt: skip
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()

@@ -37,8 +37,8 @@ probe: {interval: 2, timeout: 1}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("providers: [{type: nope}]", ["providers[0].type", "kubeconfig-file, static"]),
-        ("providers: [{}]", ["providers[0].type", "kubeconfig-file, static"]),
+        ("providers: [{type: nope}]", ["providers[0].type", "kubeconfig-file, kubeconfig-secret"]),
+        ("providers: [{}]", ["providers[0].type", "kubeconfig-file, kubeconfig-secret"]),
         ("providers: [{type: kubeconfig-file}]", ["providers[0]", "paths", "at least one"]),
         ("providers: [{type: kubeconfig-file, path: /x}]", ["providers[0].path", "allowed: name, paths"]),
         ("providers: [{type: kubeconfig-file, paths: /x}]", ["providers[0].paths", "array"]),
@@ -47,6 +47,11 @@ probe: {interval: 2, timeout: 1}
         ("providers: [{type: static, clusters: [{kubeconfig: /k}]}]", ["providers[0].clusters[0]", "name"]),
         ("providers: [{type: kubeconfig-file, paths: [a]}, {type: kubeconfig-file, paths: [b]}]",
          ["providers[0].name", "needed"]),
+        ("providers: [{type: kubeconfig-secret, namespace: A_b}]", ["providers[0]", "namespace", "all"]),
+        ("providers: [{type: kubeconfig-secret, label: 'a=b'}]", ["providers[0]", "key of a label"]),
+        ("providers: [{type: kubeconfig-secret, key: ''}]", ["providers[0]", "key of a Secret"]),
+        ("providers: [{type: kubeconfig-secret, selector: x}]",
+         ["providers[0].selector", "name, kubeconfig, namespace, label, key"]),
         ("probe: {interval: 0}", ["probe", "interval", "0.1 to 3600"]),
         ("probe: {timeout: fast}", ["probe.timeout", "float"]),
         ("probe: {every: 3}", ["probe.every", "interval, timeout, concurrency"]),

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from services.common.kube.credentials import Credentials
-from services.common.kube.kubeconfig import digest, single
+from services.common.kube.kubeconfig import KubeconfigError, digest, parse, single
+
+MAX_EMBEDDED = 1024 * 1024
+LOCAL_KEYS = (
+    "certificate-authority", "client-certificate", "client-key", "tokenFile", "exec", "auth-provider",
+)  # fmt: skip
+"""What is read or run on discovery's own machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,28 @@ def usable(config: Mapping[str, Any], context: str | None, base: Path) -> dict[s
     return kubeconfig
 
 
+def embedded(data: bytes) -> dict[str, Any]:
+    """Return the single context of a kubeconfig that comes from elsewhere: a caller, a Secret, a remote provider.
+
+    KubeconfigError where no client can be made of it. Files, token files and plugins of a stranger's choice are
+    refused: they would be read or run here, and what they hold sent to a server of the stranger's choice.
+    """
+    if not data:
+        raise KubeconfigError("is empty")
+    if len(data) > MAX_EMBEDDED:
+        raise KubeconfigError("is larger than 1 MiB")
+    config = parse(data)
+    for section, key in (("clusters", "cluster"), ("users", "user")):
+        for entry in config[section]:
+            body = entry.get(key) or {}
+            for name in LOCAL_KEYS:
+                if isinstance(body, dict) and body.get(name):
+                    raise KubeconfigError(f"{section} {entry['name']!r}: {name} is not allowed here; embed the data")
+    kubeconfig = single(config)
+    Credentials(kubeconfig)
+    return kubeconfig
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something about a source that a person should look at."""
@@ -69,6 +97,13 @@ class Reading:
     problems: tuple[Problem, ...] = ()
     unreadable: tuple[str, ...] = ()
     """Beginnings of the sources that could not be read: clusters known from there stay."""
+    complete: bool = True
+    """False before the first complete reading: this one only says why there is none yet."""
+
+
+def unread(source: str, message: str) -> Reading:
+    """Say why nothing could be read so far: clusters known from before the restart stay."""
+    return Reading((), (Problem(source, message),), ("",), complete=False)
 
 
 Publish = Callable[[Reading], None]

@@ -1,0 +1,30 @@
+"""Makes the provider that a part of the configuration asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from services.common.config import ConfigError
+from services.common.kube.client import KubeClient
+from services.discovery.config import FileProvider, SecretProvider, Settings
+from services.discovery.providers.base import Provider
+from services.discovery.providers.files import FileProviderTask
+from services.discovery.providers.secrets import SecretProviderTask
+from services.discovery.providers.static import StaticProviderTask
+
+
+def make(
+    ident: str, settings: Settings, host: KubeClient | None, holders: Callable[[], Mapping[str, str]]
+) -> Provider:
+    """Return a provider that does not run yet; ConfigError where it needs a host and there is none."""
+    if isinstance(settings, FileProvider):
+        return FileProviderTask(ident, settings.paths, holders)
+    if isinstance(settings, SecretProvider):
+        _needs_cluster(ident, settings.kubeconfig, host)
+        return SecretProviderTask(ident, settings, host, holders)
+    return StaticProviderTask(ident, settings.clusters)
+
+
+def _needs_cluster(ident: str, kubeconfig: str, host: KubeClient | None) -> None:
+    if not kubeconfig and host is None:
+        raise ConfigError(f"provider {ident}: kubeconfig is needed, since there is no host (host.kubeconfig)")
