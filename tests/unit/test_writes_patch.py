@@ -193,3 +193,19 @@ async def test_answer_without_a_version_passes(world: World) -> None:
 
 async def test_method_that_a_subresource_does_not_have(world: World) -> None:
     assert (await refused(lambda: run_sub(world, "DELETE", "status", None))).code == 405
+
+
+@pytest.mark.parametrize(("body", "kind"), [
+    ([{"op": "test", "path": "/metadata/annotations/a", "value": "guess"}], JSON_PATCH),
+    ({"metadata": {"annotations": None}}, MERGE),
+    ({"metadata": {"ownerReferences": []}}, MERGE),
+])  # fmt: skip
+async def test_what_is_read_to_be_patched_is_read_as_the_caller(world: World, body: Any, kind: str) -> None:
+    """A test of a JSON patch tells what it is compared with: under `authorization: Member` members judge that too."""
+    world.context.identity = lambda call, aggregated: {"Impersonate-User": "jane"}
+    try:
+        await send(world, body, kind)
+    except errors.StatusError as error:
+        assert error.code == 422
+        assert error.message.endswith("testing value /metadata/annotations/a failed: test failed")
+    assert world.east.users and set(world.east.users) == {"jane"}

@@ -38,6 +38,7 @@ class FakeCluster(ObjectApi):
         self.answers: dict[tuple[str, str], Any] = {}
         self.asked: list[tuple[str, str, Any]] = []
         self.queries: list[Any] = []
+        self.users: list[str] = []
 
     @property
     def label(self) -> str:
@@ -53,6 +54,7 @@ class FakeCluster(ObjectApi):
     ) -> Response:  # fmt: skip
         self.asked.append((method, path, msgspec.json.decode(body) if body else None))
         self.queries.append(query)
+        self.users.append((headers or {}).get("Impersonate-User", ""))
         found = self.answers.get((method, path))
         if isinstance(found, list):
             found = found.pop(0) if len(found) > 1 else found[0]

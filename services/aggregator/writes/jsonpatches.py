@@ -66,6 +66,11 @@ def apply(operations: list[dict[str, Any]], obj: dict[str, Any]) -> dict[str, An
                     text = f"the accumulated size of copies in the patch is {copied}, exceeding the limit {MAX_COPIED}"
                     raise StatusError(422, "Invalid", text)
             changed = jsonpatch.JsonPatch([operation]).apply(changed, in_place=True)
+    except jsonpatch.JsonPatchTestFailed as error:
+        # Without the value that is there: who may patch need not be who may read.
+        where = operation.get("path", "")
+        text = f"the server rejected our request due to an error in our request: testing value {where} failed: test failed"
+        raise StatusError(422, "Invalid", text) from error
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, KeyError, TypeError) as error:
         text = f"the server rejected our request due to an error in our request: {error}"
         # Without details, as Kubernetes answers: kubectl shows the message then.

@@ -111,7 +111,9 @@ async def _send(context: WriteContext, call: Call, target: Target, body: bytes, 
 async def _shown(context: WriteContext, call: Call, target: Target) -> dict[str, Any]:
     """What is patched (the object, or its subresource) as shown now, with its fleet version."""
     path = target.path(call)
-    answer = await target.client.request("GET", path, headers={"Accept": JSON}, timeout=10)
+    # As the caller: what a JSON patch tests can be told from its answer.
+    headers = {"Accept": JSON, **context.identity(call, target.aggregated)}
+    answer = await target.client.request("GET", path, headers=headers, timeout=10)
     shown = await context.reads.show(target.clock, target.cluster, answer.body, JSON, path=path)
     obj: dict[str, Any] = msgspec.json.decode(shown)
     return obj
@@ -167,7 +169,7 @@ async def _with_references(
         before = obj["metadata"].get("ownerReferences") or []
         after = (patch_list or []) if kind == MERGE else merge_references(before, patch_list or [])
         version = named or obj["metadata"]["resourceVersion"]
-        changed = await _native_references(context, target, after, obj)
+        changed = await _native_references(context, call, target, after, obj)
         patched = dict(metadata) | {"resourceVersion": raw(version)}
         await _translate_version(target, patched)
         _drop_cluster(patched)
@@ -200,13 +202,14 @@ def merge_references(before: list[dict[str, Any]], patch_list: list[dict[str, An
 
 
 async def _native_references(
-    context: WriteContext, target: Target, shown: list[dict[str, Any]], obj: dict[str, Any]
+    context: WriteContext, call: Call, target: Target, shown: list[dict[str, Any]], obj: dict[str, Any]
 ) -> dict[str, Any]:
     """Split shown references into the member's list (hidden ones included) and the annotation for host owners."""
     body = msgspec.json.encode({"metadata": {"ownerReferences": shown}})
     inside = msgspec.json.decode(await take_in(context, target.cluster, target.namespace, body))["metadata"]
     path = target.aggregated.at(target.version).path(target.namespace or None, target.name)
-    native = (await target.client.request("GET", path, headers=METADATA, timeout=10)).json()["metadata"]
+    headers = {**METADATA, **context.identity(call, target.aggregated)}
+    native = (await target.client.request("GET", path, headers=headers, timeout=10)).json()["metadata"]
     shown_before = {entry["uid"] for entry in obj["metadata"].get("ownerReferences") or []}
     outgoing = context.owners.object_uids(target.cluster)
     hidden = [
