@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from reads_fake import Fleet, fleet_of, pod, status
+from reads_fake import Fleet, fleet_of, kubeconfig, pod, status
 
 from _fastpath.marker import GAP, LEAVE, Marker
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads import watcher
 from services.common.errors import unavailable
+from services.common.kube.client import KubeClient
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 END = "k8s.io/initial-events-end"
@@ -103,6 +104,24 @@ async def test_label_selector_turns_leaving_into_deleted_with_the_old_labels(fle
     assert left["labels"] == {"app": "web", "n": "2"}
     assert int(left["resourceVersion"]) > version(events[1])
     assert events[2]["object"]["spec"] == {"nodeName": "n0"}
+
+
+async def test_a_member_that_left_and_joined_again_is_watched_by_its_new_client(fleet: Fleet) -> None:
+    """Its old client is closed: what it told came late by GETs, and without the states between."""
+    member = fleet.members["east"]
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}") as stream:
+        obj = fleet.write("east", pod("a", n="0"))
+        assert told(await stream.next()) == ("ADDED", "a")
+        await member.client.close()
+        member.client = await KubeClient.connect(kubeconfig(member.url), name="east")
+        fleet.clock.members["east"].client = member.client
+        fleet.write("east", pod("b"))
+        assert told(await stream.next()) == ("ADDED", "b")
+        for number in "123":
+            obj["metadata"]["labels"]["n"] = number
+            fleet.write("east", obj)
+        seen = [(await stream.next())["object"]["metadata"]["labels"]["n"] for _ in range(3)]
+    assert seen == ["1", "2", "3"]
 
 
 async def test_namespace_and_name_are_judged_on_markers(fleet: Fleet) -> None:

@@ -84,11 +84,14 @@ class PayloadFeed:
         return stream
 
     def stream(self, cluster: str, incarnation: str) -> MemberStream | None:
-        """The member's stream; begun now for a member that joined or came back as another one."""
+        """The member's stream; begun now for a member that joined, or came back as another one or by another client.
+
+        A member that left the fleet and joined again is the same cluster, but the client it had is closed.
+        """
         found = self._streams.get(cluster)
-        if found is not None and found.incarnation == incarnation:
-            return found
         member = self.clock.members.get(cluster)
+        if found is not None and found.incarnation == incarnation and (member is None or found.client is member.client):
+            return found
         if member is None:
             return None
         position = member.position
