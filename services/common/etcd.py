@@ -248,6 +248,8 @@ class Etcd:
         except grpc.aio.AioRpcError as error:
             self._current = (self._current + 1) % len(self._endpoints)
             raise map_error(error, "LeaseKeepAlive") from error
+        except asyncio.InvalidStateError as error:
+            raise _ended("LeaseKeepAlive") from error
         finally:
             call.cancel()
         if answer is grpc.aio.EOF:
@@ -289,6 +291,8 @@ class Etcd:
         except grpc.aio.AioRpcError as error:
             self._current = (self._current + 1) % len(self._endpoints)
             raise map_error(error, "Watch") from error
+        except asyncio.InvalidStateError as error:
+            raise _ended("Watch") from error
         finally:
             call.cancel()
 
@@ -308,6 +312,11 @@ class Etcd:
         finally:
             if not read.done():
                 read.cancel()
+
+
+def _ended(what: str) -> EtcdUnavailable:
+    """grpc's word for a stream that ended a moment before something was to be written to it."""
+    return EtcdUnavailable(f"etcd: {what}: the stream ended")
 
 
 def _check_watch(answer: Any) -> None:
