@@ -10,7 +10,7 @@ import msgspec
 from services.common.config import ConfigError, ServiceConfig, convert
 from services.discovery.names import is_dns_label
 
-NOT_BUILT = ("cluster-inventory", "cluster-api", "kind", "namespace", "kcp", "remote")
+NOT_BUILT = ("cluster-inventory", "kind", "namespace", "kcp", "remote")
 """Providers of the design that are to come."""
 SECRET_LABEL = "sigs.k8s.io/multicluster-runtime-kubeconfig"
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -89,14 +89,28 @@ class SecretProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, r
             raise ValueError(f"key {self.key!r}; allowed: a key of a Secret (letters, digits, -, _, .)")
 
 
+class ClusterApiProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: cluster-api`: Clusters of cluster.x-k8s.io with their `<name>-kubeconfig` Secrets."""
+
+    name: str = ""
+    kubeconfig: str = ""
+    """Path of a kubeconfig of the management cluster; "" is the host."""
+    namespace: str = ""
+    """Namespace of the Clusters; "" is all of them."""
+
+    def __post_init__(self) -> None:
+        _check_namespace(self.namespace)
+
+
 def _check_namespace(namespace: str) -> None:
     if namespace and not is_dns_label(namespace):
         raise ValueError(f"namespace {namespace!r}; allowed: the name of a namespace, or \"\" for all")
 
 
-Settings = StaticProvider | FileProvider | SecretProvider
+Settings = StaticProvider | FileProvider | SecretProvider | ClusterApiProvider
 
 BUILT: dict[str, type[Settings]] = {
+    "cluster-api": ClusterApiProvider,
     "kubeconfig-file": FileProvider,
     "kubeconfig-secret": SecretProvider,
     "static": StaticProvider,
@@ -109,7 +123,7 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     grpc_address: str = "127.0.0.1:7401"
     providers: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Each `{type, name, ...}`: `kubeconfig-file` with `paths`, `static` with `clusters`, `kubeconfig-secret` with
-    `kubeconfig`, `namespace`, `label` and `key`."""
+    `kubeconfig`, `namespace`, `label` and `key`, `cluster-api` with `kubeconfig` and `namespace`."""
     probe: Probe = msgspec.field(default_factory=Probe)
     state_file: str = ""
     """File that clusters and registrations are kept in for starts without the host; "" keeps none."""

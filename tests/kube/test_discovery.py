@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -286,3 +287,40 @@ async def test_labelled_secrets_of_the_host_are_clusters_beside_files(rig: Rig, 
         await eventually(lambda: "from-secret" not in fleet.members)
     finally:
         await on_host("delete", "secret", "from-secret")
+
+
+CAPI_CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": {"name": "clusters.cluster.x-k8s.io"},
+    "spec": {
+        "group": "cluster.x-k8s.io", "scope": "Namespaced",
+        "names": {"kind": "Cluster", "plural": "clusters", "singular": "cluster"},
+        "versions": [
+            {"name": name, "served": True, "storage": name == "v1beta2", "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": True}}}
+            for name in ("v1beta1", "v1beta2")
+        ],
+    },
+}  # fmt: skip
+
+
+async def test_clusters_of_cluster_api(rig: Rig, on_host: Any) -> None:
+    fleet = await rig.watch()
+    await rig.stop()
+    rig.remove("west")
+    rig.config.providers.append({"type": "cluster-api"})
+    file = rig.fleet.members["west"].kubeconfig
+    made = {"apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Cluster", "metadata": {"name": "west"}}
+    await on_host("apply", "-f", "-", stdin=json.dumps(CAPI_CRD))
+    try:
+        await on_host("wait", "--for=condition=Established", "crd/clusters.cluster.x-k8s.io")
+        await on_host("create", "secret", "generic", "west-kubeconfig", f"--from-file=value={file}")
+        await rig.start()
+        await eventually(lambda: "east" in fleet.members and fleet.last_error == "")
+        assert "default-west" not in fleet.members
+        await on_host("apply", "-f", "-", stdin=json.dumps(made))
+        await eventually(lambda: "default-west" in fleet.members and fleet.members["default-west"].ready)
+        await on_host("delete", "clusters.cluster.x-k8s.io", "west")
+        await eventually(lambda: "default-west" not in fleet.members)
+    finally:
+        await on_host("delete", "crd/clusters.cluster.x-k8s.io", "secret/west-kubeconfig", "--ignore-not-found")

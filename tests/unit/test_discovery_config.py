@@ -37,8 +37,8 @@ probe: {interval: 2, timeout: 1}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("providers: [{type: nope}]", ["providers[0].type", "kubeconfig-file, kubeconfig-secret"]),
-        ("providers: [{}]", ["providers[0].type", "kubeconfig-file, kubeconfig-secret"]),
+        ("providers: [{type: nope}]", ["providers[0].type", "cluster-api, kubeconfig-file"]),
+        ("providers: [{}]", ["providers[0].type", "cluster-api, kubeconfig-file"]),
         ("providers: [{type: kubeconfig-file}]", ["providers[0]", "paths", "at least one"]),
         ("providers: [{type: kubeconfig-file, path: /x}]", ["providers[0].path", "allowed: name, paths"]),
         ("providers: [{type: kubeconfig-file, paths: /x}]", ["providers[0].paths", "array"]),
@@ -52,6 +52,7 @@ probe: {interval: 2, timeout: 1}
         ("providers: [{type: kubeconfig-secret, key: ''}]", ["providers[0]", "key of a Secret"]),
         ("providers: [{type: kubeconfig-secret, selector: x}]",
          ["providers[0].selector", "name, kubeconfig, namespace, label, key"]),
+        ("providers: [{type: cluster-api, namespace: A_b}]", ["providers[0]", "namespace", "all"]),
         ("probe: {interval: 0}", ["probe", "interval", "0.1 to 3600"]),
         ("probe: {timeout: fast}", ["probe.timeout", "float"]),
         ("probe: {every: 3}", ["probe.every", "interval, timeout, concurrency"]),
@@ -65,5 +66,5 @@ def test_bad_configuration(tmp_path: Path, text: str, expected: list[str]) -> No
 
 @pytest.mark.parametrize("kind", NOT_BUILT)
 def test_providers_to_come_are_named_so(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"providers.0..type: {kind} is not built yet; built: kubeconfig-file"):
+    with pytest.raises(ConfigError, match=f"providers.0..type: {kind} is not built yet; built: cluster-api, "):
         parse(tmp_path, f"providers: [{{type: {kind}, selector: x}}]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -13,16 +12,14 @@ from typing import Any
 import pytest
 from kube_collection import Collection, CollectionFake
 from kube_fake import KubeFake, eventually, kubeconfig
+from provider_world import World, running
 
 from services.common.config import ConfigError
 from services.common.kube.client import KubeClient
 from services.discovery.config import SECRET_LABEL, SecretProvider
-from services.discovery.hub import Hub
 from services.discovery.providers import objects
-from services.discovery.providers.base import Provider, Reading
 from services.discovery.providers.make import make
-from services.discovery.record import CONFIGURED, Record
-from services.discovery.registry import Registry
+from services.discovery.record import Record
 
 ID = "kubeconfig-secret"
 LABELS = {SECRET_LABEL: "true"}
@@ -34,53 +31,6 @@ def secret(name: str, token: str = "t", **user: Any) -> dict[str, Any]:
     return {"kubeconfig": base64.b64encode(json.dumps(config).encode()).decode()}
 
 
-class World:
-    """A registry that follows one provider."""
-
-    def __init__(self, ident: str = ID) -> None:
-        self.ident = ident
-        self.registry = Registry(Hub(), [ident])
-        self.readings: list[Reading] = []
-
-    def publish(self, reading: Reading) -> None:
-        self.readings.append(reading)
-        self.registry.reading(self.ident, reading)
-
-    def holders(self) -> dict[str, str]:
-        return self.registry.holders(self.ident)
-
-    @property
-    def names(self) -> set[str]:
-        return set(self.registry.records)
-
-    def server(self, name: str) -> str:
-        record = self.registry.records.get(name)
-        return record.server if record else ""
-
-    def token(self, name: str) -> str:
-        record = self.registry.records.get(name)
-        return str(record.found.kubeconfig["users"][0]["user"]["token"]) if record and record.found else ""
-
-    def problem(self, name: str) -> str:
-        return self.registry.records[name].conditions[CONFIGURED].message
-
-    @property
-    def problems(self) -> str:
-        return "\n".join(f"{source}: {message}" for _, source, message, _ in self.registry.problems())
-
-
-@asynccontextmanager
-async def running(provider: Provider, world: World) -> AsyncIterator[World]:
-    """Run a provider into the world."""
-    task = asyncio.create_task(provider.run(world.publish))
-    try:
-        yield world
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-
-
 @pytest.fixture
 def secrets() -> Collection:
     return Collection("/api/v1", "secrets", "Secret")
@@ -90,7 +40,7 @@ def secrets() -> Collection:
 async def following(kube: KubeFake, tmp_path: Path, **settings: Any) -> AsyncIterator[World]:
     file = tmp_path / "host"
     file.write_text(json.dumps(kube.kubeconfig()))
-    world = World()
+    world = World(ID)
     provider = make(ID, SecretProvider(kubeconfig=str(file), **settings), None, world.holders)
     async with running(provider, world):
         yield world
@@ -209,7 +159,7 @@ async def test_before_the_first_reading_nothing_leaves(
 async def test_its_kubeconfig_may_come_later(secrets: Collection, tmp_path: Path) -> None:
     secrets.put("fleet", "east", labels=LABELS, data=secret("east"))
     file = tmp_path / "later"
-    world = World()
+    world = World(ID)
     provider = make(ID, SecretProvider(kubeconfig=str(file)), None, world.holders)
     async with CollectionFake(secrets) as kube, running(provider, world):
         await eventually(lambda: "No such file" in world.problems)
@@ -222,7 +172,7 @@ async def test_the_host_is_read_and_left_open(secrets: Collection) -> None:
     secrets.put("fleet", "east", labels=LABELS, data=secret("east"))
     async with CollectionFake(secrets) as kube:
         host = await KubeClient.connect(kube.kubeconfig(), name="")
-        world = World()
+        world = World(ID)
         async with running(make(ID, SecretProvider(), host, world.holders), world):
             await eventually(lambda: world.names == {"east"})
         assert (await host.request("GET", "/readyz")).status == 200

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 from services.common.config import ConfigError
 from services.common.kube.client import KubeClient
-from services.discovery.config import FileProvider, SecretProvider, Settings
+from services.discovery.config import ClusterApiProvider, FileProvider, SecretProvider, Settings
 from services.discovery.providers.base import Provider
+from services.discovery.providers.capi import ClusterApiTask
 from services.discovery.providers.files import FileProviderTask
 from services.discovery.providers.secrets import SecretProviderTask
 from services.discovery.providers.static import StaticProviderTask
@@ -22,6 +23,9 @@ def make(
     if isinstance(settings, SecretProvider):
         _needs_cluster(ident, settings.kubeconfig, host)
         return SecretProviderTask(ident, settings, host, holders)
+    if isinstance(settings, ClusterApiProvider):
+        _needs_cluster(ident, settings.kubeconfig, host)
+        return ClusterApiTask(ident, settings, host, holders)
     return StaticProviderTask(ident, settings.clusters)
 
 
