@@ -13,6 +13,7 @@ from reads_fake import Fleet, fleet_of, kubeconfig, pod, status
 from _fastpath.marker import GAP, LEAVE, Marker
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads import watcher
+from services.aggregator.reads.watch import WatchSession
 from services.common.errors import unavailable
 from services.common.kube.client import KubeClient
 
@@ -122,6 +123,28 @@ async def test_a_member_that_left_and_joined_again_is_watched_by_its_new_client(
             fleet.write("east", obj)
         seen = [(await stream.next())["object"]["metadata"]["labels"]["n"] for _ in range(3)]
     assert seen == ["1", "2", "3"]
+
+
+async def test_what_is_made_ahead_for_one_client_is_bounded(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand clients that stop reading must not cost a thousand times all that happened meanwhile."""
+    sizes: list[int] = []
+    write = WatchSession._write
+
+    async def noting(self: WatchSession, data: bytes) -> None:
+        sizes.append(len(data))
+        await write(self, data)
+
+    start = fleet.clock.head
+    for number in range(20):
+        big = pod(f"p{number}")
+        big["metadata"]["annotations"] = {"x": "y" * 30_000}
+        fleet.write("east", big)
+    monkeypatch.setattr(WatchSession, "_write", noting)
+    async with fleet.watch(f"resourceVersion={start}") as stream:
+        assert [told(await stream.next()) for _ in range(20)] == [("ADDED", f"p{n}") for n in range(20)]
+    assert max(sizes) < watcher.FLUSH + 40_000
 
 
 async def test_namespace_and_name_are_judged_on_markers(fleet: Fleet) -> None:

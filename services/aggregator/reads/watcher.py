@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TAKE = 256  # entries per step
+FLUSH = 64 * 1024  # bytes after which events made so far go out: what is made ahead is kept once per slow client
 PATIENCE = 1.0  # seconds that a payload may be late
 BOOKMARK_EVERY = 50.0  # seconds; clients are promised one a minute
 NO_EVENT = (DIFF, LEAVE, CLASH)  # deletions that the member never told
@@ -63,6 +64,7 @@ class Watcher:
         self._clock, self._aggregated, self._options = clock, aggregated, options
         self._frames, self._judge, self._presenter, self._write = frames, judge, presenter, write
         self._out: list[bytes] = []
+        self._out_size = 0
         self._columns = b"" if frames.layout is None else frames.layout.definitions
         self._drop_object = options.include == "None" and frames.layout is not None
 
@@ -91,6 +93,7 @@ class Watcher:
             await cursor.wait(min(deadline, bookmark_at, now + 10.0) - now)
 
     async def _flush(self) -> None:
+        self._out_size = 0
         if self._out:
             data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
             self._out.clear()
@@ -108,10 +111,13 @@ class Watcher:
                     frame = await self._slow(entry, feeds)
                 if frame:
                     self._out.append(frame)
+                    self._out_size += len(frame)
             if feeds.shown.private:
                 for feed in feeds.all():
                     feed.consumed(entry)
             self.position = entry.fleet
+            if self._out_size >= FLUSH:
+                await self._flush()
 
     def _quick(self, entry: Marker, feed: PayloadFeed) -> bytes | None:
         """The frame, b"" for nothing to send, None when something must be waited for. The hot path."""
