@@ -396,6 +396,18 @@ async def test_the_deprecated_watch_path_becomes_a_query(served: Served) -> None
     assert call.query == {"watch": "true", "fieldSelector": "metadata.name=web", "resourceVersion": "5"}
 
 
+@pytest.mark.parametrize("path", ["/api/v1/%77atch/namespaces/a/pods/web", "/api/v1/watch/namespaces/a/pods/w%25b%3F"])
+async def test_the_deprecated_watch_path_may_be_encoded(served: Served, path: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer root-token\r\n\r\n".encode())
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10)
+    writer.close()
+    assert b" 500 " not in answer, answer
+    call = served.member.calls[-1]
+    assert call.info.verb == "watch"
+    assert call.query["fieldSelector"] == f"metadata.name={call.info.name}"
+
+
 async def test_a_write_goes_on_when_its_client_leaves(host: FakeCluster) -> None:
     member = OneMember("east", None, [PODS])
     entered, release, finished = asyncio.Event(), asyncio.Event(), asyncio.Event()

@@ -221,13 +221,13 @@ def _require_plain(call: Call) -> None:
 def _as_query(call: Call) -> None:
     """Rewrite a deprecated `/api/v1/watch/…` request to `?watch=true`, the only form that reads know."""
     url = call.request.rel_url
-    parts = url.raw_path.split("/")
+    parts = call.info.path.split("/")  # decoded: "watch" may have come encoded
     parts.remove("watch")
     query = {"watch": "true"}
     if call.info.name and "metadata.name" not in url.query.get("fieldSelector", ""):
         query["fieldSelector"] = f"metadata.name={call.info.name}"
         parts.pop()
-    rewritten = call.request.clone(rel_url=url.with_path("/".join(parts), encoded=True).with_query(url.query).update_query(query))
+    rewritten = call.request.clone(rel_url=url.with_path("/".join(parts)).with_query(url.query).update_query(query))
     assert isinstance(rewritten, FrontRequest)
     rewritten.call = call
     call.request = rewritten
