@@ -10,6 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +65,19 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-class _Transactions:
-    """Transactions, which every event of every cluster waits for, on a connection of their own."""
+class _KV:
+    """As KVStub, but for UnaryError: every event waits for a transaction, and every list for a read."""
 
     def __init__(self, address: str, tls: TLS | None) -> None:
         self.unary = Unary(address, _context(tls) if tls else None)
+        self.Range = partial(self._call, "/etcdserverpb.KV/Range", rpc_pb2.RangeResponse)
+        self.Put = partial(self._call, "/etcdserverpb.KV/Put", rpc_pb2.PutResponse)
+        self.DeleteRange = partial(self._call, "/etcdserverpb.KV/DeleteRange", rpc_pb2.DeleteRangeResponse)
+        self.Txn = partial(self._call, "/etcdserverpb.KV/Txn", rpc_pb2.TxnResponse)
+        self.Compact = partial(self._call, "/etcdserverpb.KV/Compact", rpc_pb2.CompactionResponse)
 
-    async def Txn(self, request: Any, timeout: float) -> Any:
-        """As KVStub.Txn; UnaryError."""
-        answer = await self.unary.call("/etcdserverpb.KV/Txn", request.SerializeToString(), timeout)
-        return rpc_pb2.TxnResponse.FromString(answer)
+    async def _call(self, path: str, answer: Any, request: Any, timeout: float) -> Any:
+        return answer.FromString(await self.unary.call(path, request.SerializeToString(), timeout))
 
 
 def _context(tls: TLS) -> ssl.SSLContext:
@@ -101,15 +105,14 @@ class _Endpoint:
         else:
             raise ConfigError(f"etcd.endpoints: {url} is not on this machine: set etcd.tls cert, key and ca")
         self.address = address
-        self.kv = stubs.KVStub(self.channel)
+        self.kv = _KV(address, tls)
         self.watch = stubs.WatchStub(self.channel)
         self.lease = stubs.LeaseStub(self.channel)
         self.maintenance = stubs.MaintenanceStub(self.channel)
-        self.transactions = _Transactions(address, tls)
 
     async def close(self) -> None:
         """Close all connections."""
-        await self.transactions.unary.close()
+        await self.kv.unary.close()
         await self.channel.close()
 
 
@@ -217,7 +220,7 @@ class Etcd:
     ) -> TxnResult:
         """Run one transaction. After EtcdUnavailable it may or may not have happened."""
         request = rpc_pb2.TxnRequest(compare=compares, success=success, failure=failure)
-        answer = await self._call("transactions", "Txn", request, retry=False, timeout=timeout)
+        answer = await self._call("kv", "Txn", request, retry=False, timeout=timeout)
         return TxnResult(answer.succeeded, answer.header.revision, answer.responses)
 
     async def compact(self, revision: int, physical: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -50,6 +51,15 @@ async def unary(server: EtcdServer) -> AsyncIterator[Unary]:
     await made.close()
 
 
+def pause(server: EtcdServer) -> None:
+    """Stop it: when this returns, no thread of it runs."""
+    server.pause()
+    assert server.process is not None
+    threads = Path(f"/proc/{server.process.pid}/task")
+    while any(one.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "T" for one in threads.iterdir()):
+        time.sleep(0.01)
+
+
 async def put(unary: Unary, key: bytes, value: bytes, timeout: float = 10) -> int:
     request = rpc_pb2.PutRequest(key=key, value=value)
     answer = await unary.call(KV + "Put", request.SerializeToString(), timeout)
@@ -88,7 +98,7 @@ async def test_errors_of_the_server_keep_code_and_text(unary: Unary) -> None:
 
 async def test_a_server_that_dies_and_comes_back(unary: Unary, server: EtcdServer) -> None:
     revision = await put(unary, b"a", b"1")
-    server.pause()
+    pause(server)
     late = asyncio.create_task(put(unary, b"a", b"2"))
     await asyncio.sleep(0.1)
     server.kill()
@@ -104,7 +114,7 @@ async def test_a_server_that_dies_and_comes_back(unary: Unary, server: EtcdServe
 
 async def test_a_server_that_hangs_is_given_up_and_tried_anew(unary: Unary, server: EtcdServer) -> None:
     await put(unary, b"a", b"1")
-    server.pause()
+    pause(server)
     with pytest.raises(UnaryError) as caught:
         await put(unary, b"a", b"2", timeout=0.3)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -115,7 +125,7 @@ async def test_a_server_that_hangs_is_given_up_and_tried_anew(unary: Unary, serv
 
 async def test_a_call_that_is_cancelled_leaves_the_others_alone(unary: Unary, server: EtcdServer) -> None:
     await put(unary, b"a", b"1")
-    server.pause()
+    pause(server)
     first, second = (asyncio.create_task(put(unary, key, b"2")) for key in (b"a", b"b"))
     await asyncio.sleep(0.1)
     first.cancel()
