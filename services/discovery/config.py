@@ -10,7 +10,7 @@ import msgspec
 from services.common.config import ConfigError, ServiceConfig, convert
 from services.discovery.names import is_dns_label
 
-NOT_BUILT = ("cluster-inventory", "kind", "namespace", "kcp", "remote")
+NOT_BUILT = ("cluster-inventory", "namespace", "kcp", "remote")
 """Providers of the design that are to come."""
 SECRET_LABEL = "sigs.k8s.io/multicluster-runtime-kubeconfig"
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -102,15 +102,37 @@ class ClusterApiProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
         _check_namespace(self.namespace)
 
 
+class KindProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: kind`: the clusters that the command `kind` knows of on this machine."""
+
+    name: str = ""
+    command: str = "kind"
+    """Program to run: a path, or a name to find in PATH."""
+    interval: float = 2.0
+    """Seconds between two looks (`kind get clusters`)."""
+    refresh: float = 30.0
+    """Seconds after which a cluster's kubeconfig is read again."""
+    timeout: float = 20.0
+    """Seconds that one run of the command may take."""
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ValueError("command; allowed: a path, or a name to find in PATH")
+        for name, value in (("interval", self.interval), ("refresh", self.refresh), ("timeout", self.timeout)):
+            if not 0.1 <= value <= 3600:
+                raise ValueError(f"{name} is {value}; allowed: 0.1 to 3600 seconds")
+
+
 def _check_namespace(namespace: str) -> None:
     if namespace and not is_dns_label(namespace):
         raise ValueError(f"namespace {namespace!r}; allowed: the name of a namespace, or \"\" for all")
 
 
-Settings = StaticProvider | FileProvider | SecretProvider | ClusterApiProvider
+Settings = StaticProvider | FileProvider | SecretProvider | ClusterApiProvider | KindProvider
 
 BUILT: dict[str, type[Settings]] = {
     "cluster-api": ClusterApiProvider,
+    "kind": KindProvider,
     "kubeconfig-file": FileProvider,
     "kubeconfig-secret": SecretProvider,
     "static": StaticProvider,
@@ -123,7 +145,8 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     grpc_address: str = "127.0.0.1:7401"
     providers: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Each `{type, name, ...}`: `kubeconfig-file` with `paths`, `static` with `clusters`, `kubeconfig-secret` with
-    `kubeconfig`, `namespace`, `label` and `key`, `cluster-api` with `kubeconfig` and `namespace`."""
+    `kubeconfig`, `namespace`, `label` and `key`, `cluster-api` with `kubeconfig` and `namespace`, `kind`
+    with `command`, `interval`, `refresh` and `timeout`."""
     probe: Probe = msgspec.field(default_factory=Probe)
     state_file: str = ""
     """File that clusters and registrations are kept in for starts without the host; "" keeps none."""

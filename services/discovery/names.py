@@ -95,6 +95,30 @@ class ObjectCandidate(Candidate):
         return self.what
 
 
+@dataclass(frozen=True, slots=True)
+class NamedCandidate(Candidate):
+    """A cluster that another program names: `path` says whose name it is, `context` is the name."""
+
+    @property
+    def long(self) -> str:
+        """Its name when another has the short one."""
+        return f"{self.short[:54].rstrip('-')}-{hashlib.sha256(self.context.encode()).hexdigest()[:8]}"
+
+    @property
+    def what(self) -> str:
+        """What it is, for people."""
+        return f"{self.path} {self.context}"
+
+    @property
+    def source(self) -> str:
+        """What identifies it over restarts; no source is the beginning of another."""
+        return f"{self.what}#"
+
+    def holder(self, other: Candidate) -> str:
+        """Say who has a name that `other` wanted."""
+        return self.what
+
+
 C = TypeVar("C", bound=Candidate)
 
 

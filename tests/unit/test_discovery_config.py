@@ -37,8 +37,8 @@ probe: {interval: 2, timeout: 1}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("providers: [{type: nope}]", ["providers[0].type", "cluster-api, kubeconfig-file"]),
-        ("providers: [{}]", ["providers[0].type", "cluster-api, kubeconfig-file"]),
+        ("providers: [{type: nope}]", ["providers[0].type", "cluster-api, kind, "]),
+        ("providers: [{}]", ["providers[0].type", "cluster-api, kind, "]),
         ("providers: [{type: kubeconfig-file}]", ["providers[0]", "paths", "at least one"]),
         ("providers: [{type: kubeconfig-file, path: /x}]", ["providers[0].path", "allowed: name, paths"]),
         ("providers: [{type: kubeconfig-file, paths: /x}]", ["providers[0].paths", "array"]),
@@ -53,6 +53,9 @@ probe: {interval: 2, timeout: 1}
         ("providers: [{type: kubeconfig-secret, selector: x}]",
          ["providers[0].selector", "name, kubeconfig, namespace, label, key"]),
         ("providers: [{type: cluster-api, namespace: A_b}]", ["providers[0]", "namespace", "all"]),
+        ("providers: [{type: kind, interval: 0}]", ["providers[0]", "interval", "0.1 to 3600"]),
+        ("providers: [{type: kind, timeout: .nan}]", ["providers[0]", "timeout", "0.1 to 3600"]),
+        ("providers: [{type: kind, command: ''}]", ["providers[0]", "command", "PATH"]),
         ("probe: {interval: 0}", ["probe", "interval", "0.1 to 3600"]),
         ("probe: {timeout: fast}", ["probe.timeout", "float"]),
         ("probe: {every: 3}", ["probe.every", "interval, timeout, concurrency"]),

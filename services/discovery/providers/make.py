@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 from services.common.config import ConfigError
 from services.common.kube.client import KubeClient
-from services.discovery.config import ClusterApiProvider, FileProvider, SecretProvider, Settings
+from services.discovery.config import ClusterApiProvider, FileProvider, KindProvider, SecretProvider, Settings
 from services.discovery.providers.base import Provider
 from services.discovery.providers.capi import ClusterApiTask
 from services.discovery.providers.files import FileProviderTask
+from services.discovery.providers.kind import KindProviderTask
 from services.discovery.providers.secrets import SecretProviderTask
 from services.discovery.providers.static import StaticProviderTask
 
@@ -26,6 +27,8 @@ def make(
     if isinstance(settings, ClusterApiProvider):
         _needs_cluster(ident, settings.kubeconfig, host)
         return ClusterApiTask(ident, settings, host, holders)
+    if isinstance(settings, KindProvider):
+        return KindProviderTask(ident, settings, holders)
     return StaticProviderTask(ident, settings.clusters)
 
 
