@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
-from services.common.config import ConfigError, ServiceConfig, convert
-from services.discovery.names import is_dns_label
+from services.common.config import TLS, ConfigError, ServiceConfig, convert, is_loopback, split_address
+from services.discovery.names import is_dns_label, is_label
 
-NOT_BUILT = ("cluster-inventory", "namespace", "kcp", "remote")
+NOT_BUILT = ("cluster-inventory", "namespace", "kcp")
 """Providers of the design that are to come."""
 SECRET_LABEL = "sigs.k8s.io/multicluster-runtime-kubeconfig"
-_LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -83,7 +82,7 @@ class SecretProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, r
 
     def __post_init__(self) -> None:
         _check_namespace(self.namespace)
-        if not _LABEL_KEY.fullmatch(self.label):
+        if not is_label(self.label):
             raise ValueError(f"label {self.label!r}; allowed: the key of a label")
         if not _DATA_KEY.fullmatch(self.key):
             raise ValueError(f"key {self.key!r}; allowed: a key of a Secret (letters, digits, -, _, .)")
@@ -123,18 +122,40 @@ class KindProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, ren
                 raise ValueError(f"{name} is {value}; allowed: 0.1 to 3600 seconds")
 
 
+class RemoteProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: remote`: a `reclock.discovery.v1.ClusterProviderService` in another process."""
+
+    name: str = ""
+    address: str = ""
+    """`host:port`, or `unix:PATH`."""
+    tls: TLS = msgspec.field(default_factory=TLS)
+    """Mutual TLS with the provider; needed where it is not on this machine."""
+
+    def __post_init__(self) -> None:
+        if not self.address.startswith("unix:"):
+            try:
+                split_address(self.address)
+            except ValueError:
+                raise ValueError(f"address {self.address!r}; allowed: host:port, or unix:PATH") from None
+        if not self.tls and not is_loopback(self.address):
+            raise ValueError(f"address {self.address!r} is not on this machine: set tls.cert, tls.key and tls.ca")
+
+
 def _check_namespace(namespace: str) -> None:
     if namespace and not is_dns_label(namespace):
         raise ValueError(f"namespace {namespace!r}; allowed: the name of a namespace, or \"\" for all")
 
 
-Settings = StaticProvider | FileProvider | SecretProvider | ClusterApiProvider | KindProvider
+Settings = (
+    StaticProvider | FileProvider | SecretProvider | ClusterApiProvider | KindProvider | RemoteProvider
+)
 
 BUILT: dict[str, type[Settings]] = {
     "cluster-api": ClusterApiProvider,
     "kind": KindProvider,
     "kubeconfig-file": FileProvider,
     "kubeconfig-secret": SecretProvider,
+    "remote": RemoteProvider,
     "static": StaticProvider,
 }
 
@@ -146,7 +167,7 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     providers: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Each `{type, name, ...}`: `kubeconfig-file` with `paths`, `static` with `clusters`, `kubeconfig-secret` with
     `kubeconfig`, `namespace`, `label` and `key`, `cluster-api` with `kubeconfig` and `namespace`, `kind`
-    with `command`, `interval`, `refresh` and `timeout`."""
+    with `command`, `interval`, `refresh` and `timeout`, `remote` with `address` and `tls`."""
     probe: Probe = msgspec.field(default_factory=Probe)
     state_file: str = ""
     """File that clusters and registrations are kept in for starts without the host; "" keeps none."""

@@ -12,6 +12,15 @@ from typing import TypeVar
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
+_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+
+
+def is_label(key: str, value: str = "") -> bool:
+    """Whether Kubernetes takes `key: value` as a label."""
+    return _LABEL_KEY.fullmatch(key) is not None and _LABEL_VALUE.fullmatch(value) is not None
+
+
 def is_dns_label(name: str) -> bool:
     """Whether `name` is a DNS label (RFC 1123), as names of clusters are."""
     return _LABEL.fullmatch(name) is not None

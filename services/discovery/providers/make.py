@@ -6,11 +6,19 @@ from collections.abc import Callable, Mapping
 
 from services.common.config import ConfigError
 from services.common.kube.client import KubeClient
-from services.discovery.config import ClusterApiProvider, FileProvider, KindProvider, SecretProvider, Settings
+from services.discovery.config import (
+    ClusterApiProvider,
+    FileProvider,
+    KindProvider,
+    RemoteProvider,
+    SecretProvider,
+    Settings,
+)
 from services.discovery.providers.base import Provider
 from services.discovery.providers.capi import ClusterApiTask
 from services.discovery.providers.files import FileProviderTask
 from services.discovery.providers.kind import KindProviderTask
+from services.discovery.providers.remote import RemoteProviderTask
 from services.discovery.providers.secrets import SecretProviderTask
 from services.discovery.providers.static import StaticProviderTask
 
@@ -29,6 +37,8 @@ def make(
         return ClusterApiTask(ident, settings, host, holders)
     if isinstance(settings, KindProvider):
         return KindProviderTask(ident, settings, holders)
+    if isinstance(settings, RemoteProvider):
+        return RemoteProviderTask(ident, settings)
     return StaticProviderTask(ident, settings.clusters)
 
 
