@@ -123,13 +123,17 @@ async def test_one_namespace_other_label_and_key(secrets: Collection, tmp_path: 
         await eventually(lambda: world.names == {"in-b"})
 
 
-async def test_a_cluster_that_is_away_takes_nobody_along(secrets: Collection, tmp_path: Path) -> None:
+async def test_a_cluster_that_is_away_takes_nobody_along(
+    secrets: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "GRACE", 0.0)
     secrets.put("fleet", "east", labels=LABELS, data=secret("east"))
     async with CollectionFake(secrets) as kube, following(kube, tmp_path) as world:
         await eventually(lambda: world.names == {"east"})
         secrets.fail(500)
         await eventually(lambda: "out of order" in world.problems)
         assert world.names == {"east"}
+        assert "out of order" in world.problem("east")
         secrets.fail(0)
         secrets.put("fleet", "west", labels=LABELS, data=secret("west"))
         await eventually(lambda: world.names == {"east", "west"})

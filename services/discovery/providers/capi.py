@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from services.common.errors import StatusError, not_found, unavailable
+from services.common.errors import StatusError, unavailable
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.kube.resource import SECRETS, Resource
@@ -100,7 +100,7 @@ async def preferred_version(client: KubeClient) -> str:
         group = (await client.request("GET", f"/apis/{GROUP}")).json()
     except StatusError as error:
         if error.code == 404:
-            raise not_found("customresourcedefinitions", f"clusters.{GROUP}") from None
+            raise StatusError(404, None, f"Cluster API is not installed there (no API group {GROUP})") from None
         raise
     version = group.get("preferredVersion") if isinstance(group, dict) else None
     if not isinstance(version, dict) or not isinstance(version.get("version"), str):

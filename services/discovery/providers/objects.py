@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ FIRST = 5.0
 """Seconds after which it is said why the first complete reading has not come."""
 LOOK = 1.0
 """Seconds between looks at whether the objects are still followed."""
+GRACE = 3.0
+"""Seconds that objects may be unfollowed before it is reported: a restart of the apiserver is no news."""
 SETTLE = 0.05
 """Seconds over which changes are gathered: objects are often written several at a time."""
 
@@ -38,7 +40,6 @@ class Access:
     """As last read well."""
     problem: str = ""
     """What is wrong with it now."""
-    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def reread(before: Access | None, secret: Mapping[str, Any], key: str) -> Access:
@@ -79,6 +80,8 @@ class ObjectProvider:
         self._informers: Sequence[Informer] = ()
         self._retry = False
         """Something could not be read: look again soon."""
+        self._well = 0.0
+        """Time of the loop's clock at which all objects were followed last."""
 
     # What subclasses say.
 
@@ -145,6 +148,7 @@ class ObjectProvider:
 
     async def _follow(self, client: KubeClient, publish: Publish) -> None:
         backoff = Backoff(initial=LOOK, maximum=30.0)
+        self._well = asyncio.get_running_loop().time()
         while True:
             self._event.clear()
             self._retry = False
@@ -164,8 +168,11 @@ class ObjectProvider:
             await asyncio.sleep(SETTLE)
 
     def _trouble(self) -> str:
-        """Why objects are not followed now; clusters stay as they were seen last."""
-        return next((informer.last_error for informer in self._informers if informer.last_error), "")
+        """Why objects are not followed for a while; clusters stay as they were seen last."""
+        error = next((informer.last_error for informer in self._informers if informer.last_error), "")
+        now = asyncio.get_running_loop().time()
+        self._well = self._well if error else now
+        return error if now - self._well >= GRACE else ""
 
     def _reading(self, known: Mapping[ObjectCandidate, Access], trouble: str) -> Reading:
         problems = [Problem(self.where, trouble)] if trouble else []
@@ -177,9 +184,10 @@ class ObjectProvider:
         usable = [candidate for candidate, access in known.items() if access.kubeconfig is not None]
         names, notes = assign(usable, self._holders())
         problems.extend(Problem(candidate.source, message) for candidate, message in notes)
-        clusters = tuple(self._found(name, candidate, known[candidate]) for name, candidate in names.items())
+        clusters = tuple(_found(name, c.source, known[c], trouble) for name, c in names.items())
         return Reading(clusters, tuple(problems), tuple(unreadable))
 
-    def _found(self, name: str, candidate: ObjectCandidate, access: Access) -> Found:
-        assert access.kubeconfig is not None
-        return found(name, access.kubeconfig, candidate.source, access.labels, access.problem)
+
+def _found(name: str, source: str, access: Access, trouble: str) -> Found:
+    assert access.kubeconfig is not None
+    return found(name, access.kubeconfig, source, problem=access.problem or trouble)

@@ -151,7 +151,7 @@ class RemoteProviderTask:
         name = sent.name
         digest = hashlib.sha256(sent.SerializeToString(deterministic=True)).digest()
         here, before = target.get(name), self._known.get(name)
-        if here is not None and here.sent == digest:
+        if here is not None and here.sent == digest and (first or not here.problem):
             return
         if here is not None and first:
             target[name] = replace(here, problem="is sent twice in one set, and differs; the first is kept")
