@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEARN_TRIES = 3  # times that a watch asks members that were away what matched at its start
+LEARN_TRIES = 2  # times that a watch asks members that were away what matched at its start
 RECHECK = 30.0  # seconds between looks at what members let the client see
 
 
@@ -248,8 +248,9 @@ class WatchSession:
 
     async def _learn_set(self) -> None:
         """Ask again for the sets of members that were away; a few times, then their objects are told anew."""
-        if self._learn_tries <= 0:
-            return
+        away = any(member.state == "Unreachable" for name, member in self.clock.members.items() if name in self._judge.unsure)
+        if away or self._learn_tries <= 0:
+            return  # other members' events must not wait for one that hangs
         self._learn_tries -= 1
         try:
             self._judge.learn(*await self._matching_at(self._set_at))
