@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,6 @@ from services.common.etcd_types import (
     op_range,
     prefix_end,
 )  # fmt: skip
-from services.common.unary import Unary, UnaryError
 
 __all__ = [
     "DELETE", "PUT", "Compare", "Etcd", "EtcdCompacted", "EtcdError", "EtcdUnavailable", "Event", "KeyValue",
@@ -65,28 +62,6 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-class _KV:
-    """As KVStub, but for UnaryError: every event waits for a transaction, and every list for a read."""
-
-    def __init__(self, address: str, tls: TLS | None) -> None:
-        self.unary = Unary(address, _context(tls) if tls else None)
-        self.Range = partial(self._call, "/etcdserverpb.KV/Range", rpc_pb2.RangeResponse)
-        self.Put = partial(self._call, "/etcdserverpb.KV/Put", rpc_pb2.PutResponse)
-        self.DeleteRange = partial(self._call, "/etcdserverpb.KV/DeleteRange", rpc_pb2.DeleteRangeResponse)
-        self.Txn = partial(self._call, "/etcdserverpb.KV/Txn", rpc_pb2.TxnResponse)
-        self.Compact = partial(self._call, "/etcdserverpb.KV/Compact", rpc_pb2.CompactionResponse)
-
-    async def _call(self, path: str, answer: Any, request: Any, timeout: float) -> Any:
-        return answer.FromString(await self.unary.call(path, request.SerializeToString(), timeout))
-
-
-def _context(tls: TLS) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=tls.ca)
-    context.load_cert_chain(tls.cert, tls.key)
-    context.set_alpn_protocols(["h2"])
-    return context
-
-
 class _Endpoint:
     """One channel and its stubs."""
 
@@ -105,14 +80,13 @@ class _Endpoint:
         else:
             raise ConfigError(f"etcd.endpoints: {url} is not on this machine: set etcd.tls cert, key and ca")
         self.address = address
-        self.kv = _KV(address, tls)
+        self.kv = stubs.KVStub(self.channel)
         self.watch = stubs.WatchStub(self.channel)
         self.lease = stubs.LeaseStub(self.channel)
         self.maintenance = stubs.MaintenanceStub(self.channel)
 
     async def close(self) -> None:
-        """Close all connections."""
-        await self.kv.unary.close()
+        """Close the channel."""
         await self.channel.close()
 
 
@@ -152,7 +126,7 @@ class Etcd:
             share = left / (tries - number)
             try:
                 return await getattr(getattr(endpoint, stub), method)(request, timeout=share)
-            except (grpc.aio.AioRpcError, UnaryError) as error:
+            except grpc.aio.AioRpcError as error:
                 last = map_error(error, method)
                 last.__cause__ = error
             if not isinstance(last, EtcdUnavailable):

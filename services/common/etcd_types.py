@@ -9,8 +9,6 @@ from typing import Any, Literal
 import grpc
 from aetcd.rpc import kv_pb2, rpc_pb2
 
-from services.common.unary import UnaryError
-
 Op = rpc_pb2.RequestOp
 Compare = rpc_pb2.Compare
 KeyValue = kv_pb2.KeyValue
@@ -75,7 +73,7 @@ class WatchBatch:
     events: list[Any] = field(default_factory=list)
 
 
-def map_error(error: grpc.aio.AioRpcError | UnaryError, what: str) -> EtcdError:
+def map_error(error: grpc.aio.AioRpcError, what: str) -> EtcdError:
     """The one table from gRPC's errors to ours."""
     text = error.details() or error.code().name
     code = error.code()

@@ -124,6 +124,7 @@ def test_stages_are_well_formed_and_named_once() -> None:
         "node-register",
         "pod-complete",
         "pod-create",
+        "pod-ready-again",
         "pod-remove",
         "pod-run",
         "pod-terminate",
