@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -76,16 +75,16 @@ def test_member_away_and_back(fleet: RunningFleet, kubectl: Kubectl) -> None:
     assert informer.relists == 1
 
 
-def test_a_third_cluster_joins(fleet: RunningFleet) -> None:
+def test_a_third_cluster_joins_and_leaves(fleet: RunningFleet) -> None:
     fleet.do("add-member", "north")
-    eventually(
-        lambda: (
-            {"north-n0", "north-n1"} <= {node["metadata"]["name"] for node in fleet.kubectl.items("nodes")}
-        ),
-        90,
-    )
-    assert "north" in fleet.kubectl("get", "clusters")
+    try:
+        eventually(lambda: {"north-n0", "north-n1"} <= nodes(fleet), 90)
+        assert "north" in fleet.kubectl("get", "clusters")
+    finally:
+        fleet.do("remove-member", "north")
+    eventually(lambda: not {"north-n0", "north-n1"} & nodes(fleet), 90)
+    eventually(lambda: "north" not in fleet.kubectl("get", "clusters"), 60)
 
 
-def versions(events: list[dict[str, Any]]) -> list[int]:
-    return [int(event["object"]["metadata"]["resourceVersion"]) for event in events]
+def nodes(fleet: RunningFleet) -> set[str]:
+    return {node["metadata"]["name"] for node in fleet.kubectl.items("nodes")}
