@@ -142,6 +142,13 @@ cdef class FairQueue(_Verbs):
                 raise ShutDown()
             await self._wait()
 
+    async def ready(self):
+        """Wait until `get_nowait` has something. Raises ShutDown as `get`. For one consumer."""
+        while not self.has_next():
+            if self.ended():
+                raise ShutDown()
+            await self._wait()
+
     async def get_many(self, int limit):
         """The next items, at least one and at most `limit`; as `get`."""
         if limit < 1:

@@ -5,8 +5,8 @@ cdef class _State:
     cdef Core q
     cdef object clock, waiters, timer, drains
     cdef bint own_clock, shutting
-    cdef readonly double base_delay, max_delay
-    cdef readonly int workers
+    cdef public double base_delay, max_delay
+    cdef public int workers
     cdef dict slots          # cluster -> index; engaged ones, and gone ones with running calls
     cdef list names, spare   # index -> cluster; free indices
     cdef Py_ssize_t waiting

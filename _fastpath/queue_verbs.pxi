@@ -196,6 +196,13 @@ cdef class _Verbs(_Members):
             fq_prefetch(&q.recs[n])
         return item
 
+    @cython.final
+    cdef bint has_next(self) except -1:
+        cdef double now = self.now()
+        if self.q.delays_len:
+            self.release_due(now)
+        return next_cluster(&self.q, now) != NONE
+
     def get_nowait(self):
         """The next item, None when there is none now."""
         return self.take_next()

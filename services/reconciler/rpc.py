@@ -58,6 +58,13 @@ class QueueServicer(reconciler_pb2_grpc.QueueServiceServicer):
             (self._queue.pause if request.paused else self._queue.resume)(request.cluster)
         return reconciler_pb2.UpdateQueueResponse()
 
+    async def WatchQueues(
+        self, request: reconciler_pb2.WatchQueuesRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[reconciler_pb2.WatchQueuesResponse]:
+        """Answer UNIMPLEMENTED."""
+        await abort(context, grpc.StatusCode.UNIMPLEMENTED, "WatchQueues is not built yet: ask ListQueues again and again")
+        yield reconciler_pb2.WatchQueuesResponse()
+
 
 class ReconcilerServicer(reconciler_pb2_grpc.ReconcilerServiceServicer):
     """The worker protocol: agreed, not built yet."""
@@ -72,3 +79,9 @@ class ReconcilerServicer(reconciler_pb2_grpc.ReconcilerServiceServicer):
             "object of every cluster, fairly over clusters, and take Done for each",
         )  # fmt: skip
         yield reconciler_pb2.WorkResponse()
+
+    async def QueryIndex(
+        self, request: reconciler_pb2.QueryIndexRequest, context: grpc.aio.ServicerContext
+    ) -> reconciler_pb2.QueryIndexResponse:
+        """Answer UNIMPLEMENTED."""
+        await abort(context, grpc.StatusCode.UNIMPLEMENTED, "QueryIndex is not built yet")

@@ -13,7 +13,6 @@ from aiohttp.http_exceptions import LineTooLong
 from deploy.local.pki import Authority
 from services.aggregator.front import errors
 from services.aggregator.front.authz import Attributes, forbidden_error
-from services.aggregator.front.cache import LoadingCache
 from services.aggregator.front.certificates import Authorities
 from services.aggregator.front.health import is_public, marked
 from services.aggregator.front.limits import InFlight, Limits
@@ -21,6 +20,7 @@ from services.aggregator.front.members import object_name
 from services.aggregator.front.notices import notice
 from services.aggregator.front.server import warning
 from services.aggregator.types import RequestInfo, User
+from services.common.cache import LoadingCache
 from services.common.errors import StatusError
 
 

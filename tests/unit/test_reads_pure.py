@@ -17,10 +17,11 @@ from services.aggregator.reads.frames import with_labels, with_type
 from services.aggregator.reads.merge import Merge
 from services.aggregator.reads.negotiate import Negotiated, negotiate
 from services.aggregator.reads.respond import accepts_gzip
-from services.aggregator.reads.selectors import parse_fields, parse_labels
+from services.aggregator.reads.selectors import parse_fields
 from services.aggregator.reads.table import Columns, columns_in
 from services.aggregator.reads.tokens import Token, TokenCodec, member_token, scope_of
 from services.common.errors import StatusError
+from services.common.kube.labels import parse_labels
 
 KUBECTL = (
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"

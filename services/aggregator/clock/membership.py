@@ -11,6 +11,7 @@ from services.aggregator.clock.position import Position
 from services.aggregator.types import HOST, Aggregated
 from services.common.fleet import FleetWatcher, Member
 from services.common.kube.client import KubeClient
+from services.common.kube.labels import parse_labels
 
 Phase = Literal["Connecting", "Diffing", "Live", "Unreachable", "NoType", "Disengaging"]
 
@@ -93,8 +94,6 @@ class MemberState:
 
 def selected(aggregated: Aggregated, fleet: FleetWatcher) -> dict[str, Member | None]:
     """The clusters that an aggregation takes in; the host (None) where it says so."""
-    from services.aggregator.reads.selectors import parse_labels
-
     chosen = parse_labels(aggregated.cluster_selector)
     out: dict[str, Member | None] = {
         name: member for name, member in fleet.members.items() if chosen.matches(member.labels)

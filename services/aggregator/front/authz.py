@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from prometheus_client import Counter
 
-from services.aggregator.front.cache import LoadingCache
 from services.aggregator.front.errors import forbidden_message
 from services.aggregator.front.identity import MASTERS
 from services.aggregator.types import RequestInfo, User
+from services.common.cache import LoadingCache
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import Resource

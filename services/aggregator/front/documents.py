@@ -13,11 +13,11 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from services.aggregator.front import discovery, openapi, own_types
-from services.aggregator.front.cache import LoadingCache
 from services.aggregator.front.discovery import Added
 from services.aggregator.front.extras import Extras
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.types import Aggregated, Call
+from services.common.cache import LoadingCache
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient, Response

@@ -7,9 +7,9 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from services.aggregator.front import own_types
-from services.aggregator.front.cache import LoadingCache
 from services.aggregator.front.discovery import Added, made_up, served
 from services.aggregator.types import Aggregated
+from services.common.cache import LoadingCache
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient, Response

@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from services.aggregator.front.cache import LoadingCache
 from services.aggregator.front.server import FrontRequest
+from services.common.cache import LoadingCache
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 

@@ -9,8 +9,8 @@ import hashlib
 from aiohttp import web
 from prometheus_client import Counter
 
-from services.aggregator.front.cache import LoadingCache
 from services.aggregator.types import User
+from services.common.cache import LoadingCache
 from services.common.errors import unauthorized
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import Resource

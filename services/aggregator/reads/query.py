@@ -9,15 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.aggregator.reads.fields import check_fields
-from services.aggregator.reads.selectors import (
-    FieldSelector,
-    FieldTerm,
-    LabelSelector,
-    parse_fields,
-    parse_labels,
-)
+from services.aggregator.reads.selectors import FieldSelector, FieldTerm, parse_fields
 from services.aggregator.types import Aggregated, RequestInfo
 from services.common.errors import StatusError, bad_request, invalid
+from services.common.kube.labels import LabelSelector, parse_labels
 
 EXACT = "Exact"
 NOT_OLDER = "NotOlderThan"

@@ -41,7 +41,7 @@ class Informer:
 
     `handler(type, object, old)` runs in that task and must not block: type is ADDED, MODIFIED or DELETED (the
     object is then the last state known). `synced` is set after the first complete list; `last_error` says why
-    it does not follow now ("" when it does).
+    it does not follow now ("" when it does). `transform` makes what is kept of an object (its metadata stays).
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class Informer:
         field_selector: str = "",
         metadata_only: bool = False,
         handler: Handler | None = None,
+        transform: Callable[[Object], Object] | None = None,
     ) -> None:
         self.client = client
         self.resource = resource
@@ -63,6 +64,7 @@ class Informer:
         self._namespace = namespace
         self._selectors = {"labelSelector": label_selector or None, "fieldSelector": field_selector or None}
         self._handler = handler
+        self._transform = transform
         self._version = ""
         accept = "application/json"
         self._list_accept = f"{accept};{META.format('List')},{accept}" if metadata_only else accept
@@ -170,6 +172,8 @@ class Informer:
             old = None
         if old is not None and _version(old) == _version(item):
             return
+        if self._transform is not None:
+            item = self._transform(item)
         self.store[key] = item
         self._emit("MODIFIED" if old is not None else "ADDED", item, old)
 
