@@ -79,7 +79,7 @@ class Aggregator(Service[AggregatorConfig]):
         self.checks["discovery"] = fleet.check
         aggregations = Aggregations(host, fleet)
         self.checks["aggregations"] = aggregations.ready
-        self._etcd = Etcd.connect(config.etcd.endpoints, config.etcd.tls)
+        self._etcd = Etcd.connect(config.etcd.endpoints, config.etcd.tls, config.etcd.login)
         clock = Clock(
             etcd=self._etcd,
             prefix=config.etcd.prefix,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from services.common.config import TLS, ServiceConfig
+from services.common.config import ServiceConfig
+from services.common.etcd_endpoint import EtcdLogin, EtcdTls
 
 
 class EtcdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The etcd that holds the version markers."""
 
     endpoints: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:2379"])
-    """Client addresses, `host:port`."""
+    """Client addresses of one etcd cluster: `host:port`, or `https://host:port`."""
     prefix: str = "/reclock/v1/"
     """Prefix of every key; one fleet per prefix."""
-    tls: TLS = msgspec.field(default_factory=TLS)
+    tls: EtcdTls = msgspec.field(default_factory=EtcdTls)
+    login: EtcdLogin = msgspec.field(default_factory=EtcdLogin)
 
 
 class FrontTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -45,6 +47,25 @@ class AggregatorConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, 
     request_header_names: list[str] = msgspec.field(default_factory=list)
     """Common names of those proxies; any with a certificate of the CA when empty."""
     etcd: EtcdConfig = msgspec.field(default_factory=EtcdConfig)
+    etcd_overrides: list[str] = msgspec.field(default_factory=list)
+    """Resources whose markers lie on another etcd: `pods=https://a:2379;https://b:2379`, `jobs.batch=…`. Prefix,
+    TLS and login are those of `etcd`."""
     discovery_address: str = "127.0.0.1:7401"
     scheduler_address: str = "127.0.0.1:7402"
     window: Window = msgspec.field(default_factory=Window)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.overrides()
+
+    def overrides(self) -> dict[str, list[str]]:
+        """Key of a resource (`pods`, `jobs.batch`) -> endpoints of its etcd. ValueError for what is none."""
+        found: dict[str, list[str]] = {}
+        for text in self.etcd_overrides:
+            key, _, urls = text.partition("=")
+            endpoints = [url.strip() for url in urls.split(";") if url.strip()]
+            if not key.strip() or not endpoints:
+                raise ValueError(f"etcdOverrides: {text!r}; allowed: resource.group=endpoint;endpoint")
+            if found.setdefault(key.strip(), endpoints) != endpoints:
+                raise ValueError(f"etcdOverrides: {key} is named twice")
+        return found

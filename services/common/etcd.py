@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
-from aetcd import rpc as stubs
 from aetcd.rpc import rpc_pb2
 
-from services.common.config import TLS, ConfigError, is_loopback
+from services.common.config import ConfigError
+from services.common.etcd_endpoint import STREAM_METADATA, Endpoint, EtcdLogin, EtcdTls, Session
 from services.common.etcd_types import (
     DELETE,
     PUT,
+    STALE_LOGIN,
     Compare,
     EtcdCompacted,
+    EtcdDenied,
     EtcdError,
+    EtcdFull,
     EtcdUnavailable,
     Event,
     KeyValue,
@@ -37,12 +39,14 @@ from services.common.etcd_types import (
     op_put,
     op_range,
     prefix_end,
+    wants_login,
+    was_not_sent,
 )  # fmt: skip
 
 __all__ = [
-    "DELETE", "PUT", "Compare", "Etcd", "EtcdCompacted", "EtcdError", "EtcdUnavailable", "Event", "KeyValue",
-    "LeaseGone", "Op", "RangeResult", "TxnResult", "WatchBatch", "compare", "map_error", "op_delete", "op_put",
-    "op_range", "prefix_end",
+    "DELETE", "PUT", "Compare", "Etcd", "EtcdCompacted", "EtcdDenied", "EtcdError", "EtcdFull", "EtcdLogin",
+    "EtcdTls", "EtcdUnavailable", "Event", "KeyValue", "LeaseGone", "Op", "RangeResult", "TxnResult", "WatchBatch",
+    "compare", "map_error", "op_delete", "op_put", "op_range", "prefix_end",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -50,89 +54,77 @@ log = logging.getLogger(__name__)
 TIMEOUT = 5.0
 WATCH_PROGRESS = 20.0
 """Seconds of silence after which a watch asks for its progress; after three of them it counts as dead."""
-OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    # Despite its name this is how long one attempt to connect may take.
-    ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.max_reconnect_backoff_ms", 3_000),
-    ("grpc.use_local_subchannel_pool", 1),
-]
-
-class _Endpoint:
-    """One channel and its stubs."""
-
-    def __init__(self, url: str, tls: TLS | None) -> None:
-        address = url.removeprefix("https://").removeprefix("http://").rstrip("/")
-        if tls:
-            parts = []
-            for name in (tls.ca, tls.key, tls.cert):
-                try:
-                    parts.append(Path(name).read_bytes())
-                except OSError as error:
-                    raise ConfigError(f"etcd.tls: {name}: {error.strerror}") from None
-            self.channel = grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(*parts), OPTIONS)
-        elif is_loopback(address):
-            self.channel = grpc.aio.insecure_channel(address, OPTIONS)
-        else:
-            raise ConfigError(f"etcd.endpoints: {url} is not on this machine: set etcd.tls cert, key and ca")
-        self.address = address
-        self.kv = stubs.KVStub(self.channel)
-        self.watch = stubs.WatchStub(self.channel)
-        self.lease = stubs.LeaseStub(self.channel)
-        self.maintenance = stubs.MaintenanceStub(self.channel)
-
-    async def close(self) -> None:
-        """Close the channel."""
-        await self.channel.close()
+WATCH_DOUBT = 2.5
+"""The same, once another call to that endpoint had no answer: only twice then."""
 
 
 class Etcd:
-    """One etcd cluster. Methods raise EtcdUnavailable, EtcdCompacted, LeaseGone, EtcdError."""
+    """One etcd cluster. Methods raise EtcdUnavailable, EtcdCompacted, EtcdFull, EtcdDenied, LeaseGone, EtcdError."""
 
-    def __init__(self, endpoints: Sequence[_Endpoint], timeout: float) -> None:
-        self._endpoints = list(endpoints)
+    def __init__(self, endpoints: Sequence[Endpoint], timeout: float, login: EtcdLogin | None = None) -> None:
+        self.endpoints = list(endpoints)
         self._current = 0
+        self._session = Session(login)
         self.timeout = timeout
 
     @classmethod
-    def connect(cls, endpoints: Sequence[str], tls: TLS | None = None, *, timeout: float = TIMEOUT) -> Etcd:
+    def connect(
+        cls, endpoints: Sequence[str], tls: EtcdTls | None = None, login: EtcdLogin | None = None,
+        *, timeout: float = TIMEOUT,
+    ) -> Etcd:  # fmt: skip
         """Make a client; connects by itself, does not wait for etcd. ConfigError for a wrong endpoint."""
         if not endpoints:
             raise ConfigError("etcd.endpoints: at least one is needed")
-        return cls([_Endpoint(url, tls) for url in endpoints], timeout)
+        return cls([Endpoint(url, tls) for url in endpoints], timeout, login)
 
     async def close(self) -> None:
         """Close all channels."""
-        for endpoint in self._endpoints:
+        for endpoint in self.endpoints:
             await endpoint.close()
+
+    def _failed(self, endpoint: Endpoint) -> None:
+        """It did not answer: go on with the next one, unless another call has done so already."""
+        endpoint.failures += 1
+        if self.endpoints[self._current] is endpoint:
+            self._current = (self._current + 1) % len(self.endpoints)
 
     async def _call(
         self, stub: str, method: str, request: Any, *, retry: bool, timeout: float | None = None
     ) -> Any:
-        """Call the current endpoint; reads go on to the others within one deadline."""
+        """Call the current endpoint; reads, and writes that were not sent, go on to the others within one deadline."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (timeout or self.timeout)
         last: EtcdError = EtcdUnavailable(f"etcd: {method}: no endpoint answered")
-        tries = len(self._endpoints) if retry else 1
+        tries = len(self.endpoints)
         for number in range(tries):
             left = deadline - loop.time()
             if left <= 0:
                 break
-            endpoint = self._endpoints[self._current]
-            share = left / (tries - number)
+            endpoint = self.endpoints[self._current]
             try:
-                return await getattr(getattr(endpoint, stub), method)(request, timeout=share)
-            except grpc.aio.AioRpcError as error:
-                last = map_error(error, method)
-                last.__cause__ = error
-            if not isinstance(last, EtcdUnavailable):
+                return await self.call(
+                    endpoint, stub, method, request, timeout=left / (tries - number) if retry else left
+                )
+            except EtcdUnavailable as error:
+                last = error
+                cause = error.__cause__
+                sent = not (isinstance(cause, grpc.aio.AioRpcError) and was_not_sent(cause))
+            self._failed(endpoint)
+            if sent and not retry:
                 break
-            self._current = (self._current + 1) % len(self._endpoints)
         raise last
+
+    async def call(self, endpoint: Endpoint, stub: str, method: str, request: Any, *, timeout: float) -> Any:
+        """Call one endpoint; a login that has ended is made anew once."""
+        again = True
+        while True:
+            said = await self._session.metadata(endpoint, timeout)
+            try:
+                return await getattr(getattr(endpoint, stub), method)(request, timeout=timeout, metadata=said)
+            except grpc.aio.AioRpcError as error:
+                if not (again and wants_login(error) and self._session.renew(said)):
+                    raise map_error(error, method) from error
+            again = False
 
     async def range(
         self,
@@ -206,6 +198,10 @@ class Etcd:
         """Return the endpoint's StatusResponse (version, dbSize, leader, header.revision)."""
         return await self._call("maintenance", "Status", rpc_pb2.StatusRequest(), retry=True)
 
+    async def alarm(self, request: Any) -> Any:
+        """Read or change alarms (an AlarmRequest); see services.common.etcd_admin."""
+        return await self._call("maintenance", "Alarm", request, retry=True)
+
     async def lease_grant(self, ttl: int, lease_id: int = 0) -> int:
         """Make a lease of `ttl` seconds; return its id."""
         request = rpc_pb2.LeaseGrantRequest(TTL=ttl, ID=lease_id)
@@ -215,15 +211,30 @@ class Etcd:
         """End a lease and delete its keys; LeaseGone where it has ended."""
         await self._call("lease", "LeaseRevoke", rpc_pb2.LeaseRevokeRequest(ID=lease_id), retry=False)
 
-    async def lease_keepalive(self, lease_id: int) -> int:
+    async def lease_keepalive(self, lease_id: int, timeout: float | None = None) -> int:
         """Renew a lease once; return its seconds to live. LeaseGone where it has ended."""
-        endpoint = self._endpoints[self._current]
-        call = endpoint.lease.LeaseKeepAlive(timeout=self.timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (timeout or self.timeout)
+        tries = len(self.endpoints)
+        while True:
+            endpoint = self.endpoints[self._current]
+            try:
+                return await self._keepalive(endpoint, lease_id, (deadline - loop.time()) / tries)
+            except EtcdUnavailable:
+                self._failed(endpoint)
+                tries -= 1
+                if tries <= 0 or loop.time() >= deadline:
+                    raise
+
+    async def _keepalive(self, endpoint: Endpoint, lease_id: int, timeout: float) -> int:
+        said = await self._session.metadata(endpoint, timeout)
+        call = endpoint.lease.LeaseKeepAlive(timeout=timeout, metadata=(*said, *STREAM_METADATA))
         try:
             await call.write(rpc_pb2.LeaseKeepAliveRequest(ID=lease_id))
             answer = await call.read()
         except grpc.aio.AioRpcError as error:
-            self._current = (self._current + 1) % len(self._endpoints)
+            if wants_login(error):
+                self._session.renew(said)
             raise map_error(error, "LeaseKeepAlive") from error
         except asyncio.InvalidStateError as error:
             raise _ended("LeaseKeepAlive") from error
@@ -254,41 +265,64 @@ class Etcd:
             key=key or b"\x00", range_end=prefix_end(key) if prefix else end,
             start_revision=start_revision, prev_kv=prev_kv, fragment=fragment,
         )  # fmt: skip
-        call = self._endpoints[self._current].watch.Watch()
+        endpoint = self.endpoints[self._current]
+        said = await self._session.metadata(endpoint, self.timeout)
+        call = endpoint.watch.Watch(metadata=(*said, *STREAM_METADATA))
         try:
             await call.write(rpc_pb2.WatchRequest(create_request=create))
             pending: list[Any] = []
+            failures = endpoint.failures
             while True:
-                answer = await self._next(call)
+                answer = await _next(call, endpoint, failures)
+                failures = endpoint.failures
+                if answer.canceled and any(words in answer.cancel_reason for words in STALE_LOGIN):
+                    self._session.renew(said)
                 _check_watch(answer)
                 pending.extend(answer.events)
                 if not answer.fragment:
                     yield WatchBatch(answer.header.revision, pending)
                     pending = []
+        except EtcdUnavailable:
+            self._failed(endpoint)
+            raise
         except grpc.aio.AioRpcError as error:
-            self._current = (self._current + 1) % len(self._endpoints)
+            if wants_login(error):
+                self._session.renew(said)
+            self._failed(endpoint)
             raise map_error(error, "Watch") from error
         except asyncio.InvalidStateError as error:
             raise _ended("Watch") from error
         finally:
             call.cancel()
 
-    async def _next(self, call: Any) -> Any:
-        """Read the next answer; silence is broken by asking for progress, and ends the watch at last."""
-        read = asyncio.ensure_future(call.read())
-        try:
-            for _ in range(3):
-                done, _pending = await asyncio.wait({read}, timeout=WATCH_PROGRESS)
-                if done:
-                    answer = read.result()
-                    if answer is grpc.aio.EOF:
-                        raise EtcdUnavailable("etcd: Watch: the stream ended")
-                    return answer
-                await call.write(rpc_pb2.WatchRequest(progress_request=rpc_pb2.WatchProgressRequest()))
-            raise EtcdUnavailable("etcd: Watch: no sign of life")
-        finally:
-            if not read.done():
-                read.cancel()
+
+async def _next(call: Any, endpoint: Endpoint, failures: int) -> Any:
+    """Read a watch's next answer; silence is broken by asking for progress, and ends the watch at last.
+
+    A quiet watch is asked sooner when another call to its endpoint had no answer (there were `failures` at the
+    watch's last answer): the member may hang.
+    """
+    read = asyncio.ensure_future(call.read())
+    asked, quiet = 0, 0.0
+    try:
+        while True:
+            done, _pending = await asyncio.wait({read}, timeout=WATCH_DOUBT)
+            if done:
+                answer = read.result()
+                if answer is grpc.aio.EOF:
+                    raise EtcdUnavailable("etcd: Watch: the stream ended")
+                return answer
+            quiet += WATCH_DOUBT
+            doubt = endpoint.failures != failures
+            if not doubt and quiet < WATCH_PROGRESS * (asked + 1):
+                continue
+            if asked >= (1 if doubt else 2):
+                raise EtcdUnavailable("etcd: Watch: no sign of life")
+            asked += 1
+            await call.write(rpc_pb2.WatchRequest(progress_request=rpc_pb2.WatchProgressRequest()))
+    finally:
+        if not read.done():
+            read.cancel()
 
 
 def _ended(what: str) -> EtcdUnavailable:

@@ -42,6 +42,18 @@ class LeaseGone(EtcdError):
     """The lease has expired or was revoked."""
 
 
+class EtcdFull(EtcdError):
+    """The database has reached its quota: etcd refuses whatever would make it grow."""
+
+
+class EtcdDenied(EtcdError):
+    """etcd does not know us, or does not let us: nothing was done."""
+
+
+STALE_LOGIN = ("invalid auth token", "revision of auth store is old", "revision in header is old")
+"""What etcd says of a token that a new login replaces (it has ended, or users and roles were changed)."""
+
+
 @dataclass(frozen=True, slots=True)
 class RangeResult:
     """Answer of `range`; `revision` is the store's when it was read."""
@@ -81,12 +93,35 @@ def map_error(error: grpc.aio.AioRpcError, what: str) -> EtcdError:
         return EtcdCompacted(f"etcd: {what}: {text}")
     if code is grpc.StatusCode.NOT_FOUND and "lease" in text:
         return LeaseGone(f"etcd: {what}: {text}")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "space exceeded" in text:
+        return EtcdFull(f"etcd: {what}: {text}")
+    if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED) or _refuses_login(text):
+        return EtcdDenied(f"etcd: {what}: {text}")
     if code in (
         grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED,
         grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.ABORTED,
     ):  # fmt: skip
         return EtcdUnavailable(f"etcd: {what}: {text}")
     return EtcdError(f"etcd: {what}: {text}")
+
+
+def _refuses_login(text: str) -> bool:
+    """etcd calls wrong users and passwords INVALID_ARGUMENT."""
+    return "authentication failed" in text or "user name is empty" in text or _is_stale(text)
+
+
+def _is_stale(text: str) -> bool:
+    return any(words in text for words in STALE_LOGIN)
+
+
+def was_not_sent(error: grpc.aio.AioRpcError) -> bool:
+    """No connection was made: a write may go to another endpoint, it cannot have happened here."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and "failed to connect" in (error.details() or "")
+
+
+def wants_login(error: grpc.aio.AioRpcError) -> bool:
+    """Would a new login help? Nothing was done then."""
+    return error.code() is grpc.StatusCode.UNAUTHENTICATED or _is_stale(error.details() or "")
 
 
 def prefix_end(key: bytes) -> bytes:

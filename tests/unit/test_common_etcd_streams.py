@@ -32,8 +32,8 @@ class Ended:
 
 
 def etcd_of(call: Ended) -> Etcd:
-    stub = SimpleNamespace(Watch=lambda: call, LeaseKeepAlive=lambda timeout: call)
-    return Etcd([SimpleNamespace(watch=stub, lease=stub)], 5.0)  # type: ignore[list-item]
+    stub = SimpleNamespace(Watch=lambda metadata: call, LeaseKeepAlive=lambda timeout, metadata: call)
+    return Etcd([SimpleNamespace(watch=stub, lease=stub, failures=0)], 5.0)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("writes", [0, 1])
@@ -41,6 +41,7 @@ async def test_a_watch_that_ended_as_it_was_asked_for_progress(
     monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
     monkeypatch.setattr(module, "WATCH_PROGRESS", 0.01)
+    monkeypatch.setattr(module, "WATCH_DOUBT", 0.01)
     call = Ended(writes)
     with pytest.raises(EtcdUnavailable, match="the stream ended"):
         await anext(etcd_of(call).watch(b"a"))
