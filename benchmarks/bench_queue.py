@@ -6,6 +6,9 @@ the same records (`plain_fifo.pyx`, compiled here) are alive at once and take tu
 Clock and charging are on in both; times are CPU time. Keys "namespace-NNN/deployment-NNNNNNN", 1,000 namespaces, shuffled.
 
     python benchmarks/bench_queue.py [--short]
+
+Where Go is found, client-go's work queue and controller-runtime's priority queue do the same cycles on the same keys
+just before (Go's wall time: its collector works on other threads).
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import go_queue
 from report import line, note
 
 from _fastpath.fair_queue import FairQueue
@@ -90,9 +94,8 @@ def shape(clusters: int, waiting: int, spare: int) -> list[tuple[str, str]]:
     return keys
 
 
-def measure(fifo: Any, clusters: int, waiting: int, spare: int, rounds: int) -> tuple[float, float, float]:
+def measure(fifo: Any, keys: list[tuple[str, str]], waiting: int, rounds: int) -> tuple[float, float, float]:
     """(fair ns, plain ns, the fair queue's own bytes per waiting key)."""
-    keys = shape(clusters, waiting, spare)
     fair, plain = FairQueue(workers=64), fifo()
     for cluster in sorted({c for c, _ in keys}):
         fair.engage(cluster)
@@ -101,7 +104,7 @@ def measure(fifo: Any, clusters: int, waiting: int, spare: int, rounds: int) -> 
     size = fair.__sizeof__() / waiting
     gc.collect()
     gc.freeze()  # the million keys of the load are not the queue's garbage
-    cycles = max(2000, min(50_000, spare))
+    cycles = max(2000, min(50_000, len(keys) - waiting))
     times: list[list[float]] = [[], []]
     for load in loads:
         load.run(cycles)
@@ -117,6 +120,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="no more than 10,000 waiting")
     short = parser.parse_args().short
     fifo = plain_fifo()
+    binary = go_queue.build()
     shapes = [
         ("hot", 100, 500, 500, None, None),
         ("10k", 1, 10_000, 90_000, None, None),
@@ -129,7 +133,10 @@ def main() -> int:
             ("1M", 10_000, 1_000_000, 100_000, None, None),
         ]
     for name, clusters, waiting, spare, goal, room in shapes:
-        fair, plain, size = measure(fifo, clusters, waiting, spare, 3 if short else 9)
+        keys = shape(clusters, waiting, spare)
+        rounds = 3 if short else 9
+        theirs = go_queue.run(binary, keys, waiting, rounds) if binary is not None else {}
+        fair, plain, size = measure(fifo, keys, waiting, rounds)
         title = f"queue cycle, {clusters} clusters, {name} waiting"
         if goal is None:
             note(title, fair, "ns")
@@ -137,6 +144,10 @@ def main() -> int:
             line(title, fair, "ns", goal, at_least=False)
         if clusters == 100:
             line(f"{title}, against a plain FIFO of {plain:.0f} ns", fair / plain, "x", 1.5, at_least=False)
+        for other, ratio in (("client-go", 1.0), ("controller-runtime", 1 / 3)):
+            if other in theirs:
+                line(f"{title}, against {other}'s {theirs[other]:.0f} ns", fair / theirs[other], "x", ratio,
+                     at_least=False)  # fmt: skip
         if room is not None:
             line(f"{title}, memory per key beside its string", size, "bytes", room, at_least=False)
     return 0
