@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 
 LOG_PATIENCE = 20.0
 """Seconds that the front waits for the log of fleet versions; without etcd the host is served all the same."""
+FLEET_PATIENCE = 3.0
+"""Seconds that it waits for discovery after that."""
 
 
 class Aggregator(Service[AggregatorConfig]):
@@ -75,7 +79,7 @@ class Aggregator(Service[AggregatorConfig]):
     async def _serve(self, host: KubeClient) -> None:
         fleet_id = await self._fleet_id(host)
         config = self.config
-        fleet = FleetWatcher(config.discovery_address, config.tls, user_agent="reclock-aggregator")
+        fleet = FleetWatcher(config.discovery_address, config.tls, user_agent="reclock-aggregator", state_file=config.state_file)
         self.checks["discovery"] = fleet.check
         aggregations = Aggregations(host, fleet)
         self.checks["aggregations"] = aggregations.ready
@@ -132,6 +136,9 @@ class Aggregator(Service[AggregatorConfig]):
         self._missing = lambda: "it waits for the aggregations and the log of fleet versions"
         await aggregations.resolved.wait()
         await clock.wait_loaded(LOG_PATIENCE)
+        # Then everything about members is answered 503: an empty list would look complete.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(fleet.synced.wait(), FLEET_PATIENCE)
         await self.front.start()
         self._missing = lambda: None
 

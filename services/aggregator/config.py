@@ -52,6 +52,9 @@ class AggregatorConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, 
     TLS and login are those of `etcd`."""
     discovery_address: str = "127.0.0.1:7401"
     scheduler_address: str = "127.0.0.1:7402"
+    state_file: str = ""
+    """File (mode 0600: it holds members' credentials) of the fleet's last snapshot, with which a start while discovery
+    is away serves at once; "" keeps none, then aggregated resources are 503 until discovery is there."""
     window: Window = msgspec.field(default_factory=Window)
 
     def __post_init__(self) -> None:

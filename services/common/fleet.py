@@ -14,6 +14,7 @@ import grpc
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from services.common.config import TLS
 from services.common.errors import from_rpc
+from services.common.fleet_file import FleetFile
 from services.common.grpc import channel
 from services.common.kube.client import KubeClient
 from services.common.kube.kubeconfig import KubeconfigError
@@ -57,6 +58,8 @@ class Member:
     """Why it is not reachable or not ready; for people."""
     unreachable_since: datetime | None = None
     forgotten: bool = False
+    leaving_since: datetime | None = None
+    """Since when no provider has it; only watchers `with_leaving` are told, for others it has left."""
     digest: str = ""
     version: int = 0
     client: KubeClient = None  # type: ignore[assignment]
@@ -114,6 +117,7 @@ def apply_record(member: Member, cluster: Any) -> None:
     member.reason = failing[0] if failing else ""
     member.unreachable_since = _stamp(cluster, "unreachable_since")
     member.forgotten = cluster.forgotten
+    member.leaving_since = _stamp(cluster, "leaving_since")
     member.digest = cluster.access.digest
     member.version = cluster.version
 
@@ -121,12 +125,15 @@ def apply_record(member: Member, cluster: Any) -> None:
 class FleetWatcher:
     """Follows discovery and keeps its last snapshot while discovery is away.
 
-    `synced` is set after the first complete snapshot. `run` never returns; everything happens in its task.
+    `synced` is set after the first complete snapshot, be it the one kept in `state_file` (credentials, mode 0600)
+    before a restart. `with_leaving` follows clusters that no provider has any more until what Reclock made there is
+    gone. `run` never returns; everything happens in its task.
     """
 
     def __init__(
-        self, address: str, tls: TLS | None = None, *, user_agent: str = "reclock", with_access: bool = True
-    ) -> None:
+        self, address: str, tls: TLS | None = None, *, user_agent: str = "reclock", with_access: bool = True,
+        with_leaving: bool = False, state_file: str = "",
+    ) -> None:  # fmt: skip
         self.members: dict[str, Member] = {}
         self.inaccessible: set[str] = set()
         """Clusters of the fleet that are no members yet: their credentials cannot be had, or not be used, now."""
@@ -136,8 +143,11 @@ class FleetWatcher:
         self._address, self._tls = address, tls
         self._user_agent = user_agent
         self._with_access = with_access
+        self._with_leaving = with_leaving
         self._listeners: list[FleetListener] = []
         self._version = 0
+        self._kept: dict[str, Any] = {}
+        self._file = FleetFile(state_file, self._kept.values)
 
     def subscribe(self, listener: FleetListener) -> None:
         """Add a listener, before `run` starts (later ones are not told of members that are there)."""
@@ -153,7 +163,9 @@ class FleetWatcher:
         """Follow until cancelled, then close all clients."""
         backoff = Backoff(initial=0.2, maximum=5.0)
         chan = channel(self._address, self._tls)
+        keeper = asyncio.create_task(self._file.run(), name="fleet/file")
         try:
+            await self._restore()
             while True:
                 try:
                     await self._follow(discovery_pb2_grpc.DiscoveryServiceStub(chan), backoff)
@@ -164,10 +176,20 @@ class FleetWatcher:
                     self._say("no sign of life")
                 await backoff.wait()
         finally:
+            keeper.cancel()
             await chan.close()
+            await self._file.flush()
             for member in list(self.members.values()):
                 if member.client is not None:
                     await member.client.close()
+
+    async def _restore(self) -> None:
+        """Take the snapshot from before the restart; an empty one says nothing."""
+        for cluster in await self._file.load():
+            await self._upsert(cluster)
+        if self.members:
+            log.info("%d clusters are known from %s", len(self.members), self._file.path)
+            self.synced.set()
 
     def _say(self, reason: str) -> None:
         if reason != self.last_error:
@@ -177,7 +199,7 @@ class FleetWatcher:
 
     async def _follow(self, stub: Any, backoff: Backoff) -> None:
         request = discovery_pb2.WatchClustersRequest(
-            resume_version=self._version, with_access=self._with_access
+            resume_version=self._version, with_access=self._with_access, with_leaving=self._with_leaving
         )
         call = stub.WatchClusters(request)
         # Of a resumed stream only changes come; else what the snapshot does not name has left.
@@ -205,6 +227,7 @@ class FleetWatcher:
             named = None
             self._version = event.version
             self.synced.set()
+            self._file.mark()
         elif event.type == kinds.EVENT_TYPE_DISENGAGED:
             await self._disengage(event.cluster.name)
         else:
@@ -227,6 +250,7 @@ class FleetWatcher:
                 return
             self.inaccessible.discard(cluster.name)
             self.members[cluster.name] = member
+            self._keep(cluster)
             await self._tell("engaged", member)
             return
         old = member.snapshot()
@@ -235,8 +259,18 @@ class FleetWatcher:
         apply_record(member, cluster)
         if not accessible:
             member.digest = old.digest
+        self._keep(cluster)
         if not member.same_as(old):
             await self._tell("updated", member, old)
+
+    def _keep(self, cluster: Any) -> None:
+        before = self._kept.get(cluster.name)
+        if self._file.path is None or before == cluster:
+            return
+        if before is not None and not cluster.access.digest:
+            cluster.access.CopyFrom(before.access)
+        self._kept[cluster.name] = cluster
+        self._file.mark()
 
     async def _connect(self, member: Member, cluster: Any) -> bool:
         try:
@@ -257,6 +291,8 @@ class FleetWatcher:
     async def _disengage(self, name: str) -> None:
         self.inaccessible.discard(name)
         member = self.members.pop(name, None)
+        if self._kept.pop(name, None) is not None:
+            self._file.mark()
         if member is None:
             return
         await self._tell("disengaged", member)

@@ -170,10 +170,15 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     with `command`, `interval`, `refresh` and `timeout`, `remote` with `address` and `tls`."""
     probe: Probe = msgspec.field(default_factory=Probe)
     state_file: str = ""
-    """File that clusters and registrations are kept in for starts without the host; "" keeps none."""
+    """File (mode 0600: it holds credentials) that clusters, their access and registrations are kept in, for starts
+    without the host and for clusters whose source goes while discovery is away; "" keeps none."""
+    leave_timeout: float = 86400.0
+    """Seconds after which a removed cluster's credentials are dropped though nobody said that its copies are gone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.leave_timeout < 0:
+            raise ValueError(f"leaveTimeout is {self.leave_timeout}; allowed: 0 or more seconds")
         self.parsed_providers()
 
     def parsed_providers(self) -> list[tuple[str, Settings]]:

@@ -75,8 +75,13 @@ class Hub:
         entry = self._live.get(name)
         return message(entry, with_access=False) if entry is not None else None
 
-    def since(self, version: int, *, with_access: bool) -> Iterator[tuple[int, str, Any]]:
-        """Yield (version, name, cluster or None when gone) of what changed after `version`, oldest first."""
+    def since(
+        self, version: int, *, with_access: bool, with_leaving: bool = False
+    ) -> Iterator[tuple[int, str, Any]]:
+        """Yield (version, name, cluster or None when gone) of what changed after `version`, oldest first.
+
+        To those who do not ask for leaving clusters these are gone.
+        """
         changes: list[tuple[int, str, Any]] = []
         for name, entry in reversed(self._live.items()):
             if entry[0] <= version:
@@ -87,6 +92,8 @@ class Hub:
                 break
             changes.append((at, name, None))
         for at, name, found in sorted(changes, key=lambda change: change[0]):
+            if found is not None and not with_leaving and found[1].HasField("leaving_since"):
+                found = None
             yield at, name, message(found, with_access=with_access) if found is not None else None
 
 

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 MANAGER = "reclock-discovery"
 PARALLEL = 8
+LEFT_BEHIND = "left behind there"
 LATENCY_PERIOD = 30.0
 """Seconds between writes that only bring a latency up to date."""
 
@@ -50,6 +51,7 @@ class ClusterObjects:
         self._labels: dict[str, Mapping[str, str]] = {}
         """Cluster -> provider's labels as last applied."""
         self._written: dict[str, float] = {}
+        self._left_behind: dict[str, str] = {}
         self.last_error = ""
 
     # Keeper.
@@ -67,6 +69,8 @@ class ClusterObjects:
     def disengaged(self, record: Record) -> None:
         """Remove its object, or say in it that the cluster left."""
         self._labels.setdefault(record.name, dict(record.provider_labels))
+        if record.left_behind:
+            self._left_behind[record.name] = record.left_behind
         self._mark(record.name)
 
     def _mark(self, name: str) -> None:
@@ -178,7 +182,8 @@ class ClusterObjects:
             return
         labels = self._labels.get(name, {})
         self._written.pop(name, None)
-        if operator_part(obj, labels).empty:
+        left = self._left_behind.get(name, "")
+        if not left and operator_part(obj, labels).empty and not already_left(obj):
             try:
                 await self._client.delete(CLUSTERS, None, name, uid=obj["metadata"]["uid"])
             except StatusError as error:
@@ -192,11 +197,21 @@ class ClusterObjects:
         if record.conditions[CONFIGURED].reason == "Removed":
             return
         message = "no provider has it any more; its labels and taints are kept for its return"
+        if left:
+            message = f"{LEFT_BEHIND}: {left}. Delete this object when that is seen to"
+        record.held, record.leaving_since = False, None
         record.set_condition(CONFIGURED, "False", "Removed", message)
         for kind in (REACHABLE, READY):
             record.set_condition(kind, "Unknown", "Removed", "")
         record.unreachable_since = record.unreachable_since or now()
         await self._apply_status(name, to_status(record))
+        self._left_behind.pop(name, None)
+
+
+def already_left(obj: Mapping[str, Any]) -> bool:
+    """Whether the object says that objects were left behind there: it stays until somebody deletes it."""
+    conditions = (obj.get("status") or {}).get("conditions") or []
+    return any(c.get("reason") == "Removed" and LEFT_BEHIND in str(c.get("message")) for c in conditions)
 
 
 def differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:

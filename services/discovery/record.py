@@ -62,6 +62,13 @@ class Record:
     engaged_at: datetime | None = None
     unreachable_since: datetime | None = None
     forgotten: bool = False
+    held: bool = False
+    """The reconciler follows it: it may have copies, which must go before its credentials do."""
+    leaving_since: datetime | None = None
+    """No provider has it any more; it is kept for its copies to be removed."""
+    kept: Found | None = None
+    """Its access before a restart, for a cluster whose source is gone since."""
+    left_behind: str = ""
     operator: Operator = field(default_factory=Operator)
     same_as: str = ""
     """Name of the engaged record that turned out to be the same cluster; this one is then not streamed."""
@@ -109,6 +116,8 @@ def to_proto(record: Record) -> Any:
             added.added_at.FromDatetime(stamp)
     if record.engaged_at is not None:
         cluster.engaged_at.FromDatetime(record.engaged_at)
+    if record.leaving_since is not None:
+        cluster.leaving_since.FromDatetime(record.leaving_since)
     if record.unreachable_since is not None:
         cluster.unreachable_since.FromDatetime(record.unreachable_since)
     return cluster
@@ -133,7 +142,8 @@ def to_status(record: Record) -> dict[str, Any]:
         "provider": record.provider, "source": record.source, "server": record.server, "uid": record.uid,
         "kubeVersion": record.kube_version, "latency": show_latency(record.latency_us),
         "engagedAt": _stamp(record.engaged_at), "unreachableSince": _stamp(record.unreachable_since),
-        "forgotten": record.forgotten or None,
+        "forgotten": record.forgotten or None, "reconciled": record.held or None,
+        "leavingSince": _stamp(record.leaving_since),
         "conditions": [
             {"type": kind, "status": c.status, "reason": c.reason, "message": c.message,
              "lastTransitionTime": _stamp(c.since)}
@@ -172,6 +182,8 @@ def from_object(obj: Mapping[str, Any]) -> Record | None:
     record.engaged_at = _time(status.get("engagedAt"))
     record.unreachable_since = _time(status.get("unreachableSince"))
     record.forgotten = bool(status.get("forgotten"))
+    record.held = bool(status.get("reconciled"))
+    record.leaving_since = _time(status.get("leavingSince"))
     for item in status.get("conditions") or []:
         since = _time(item.get("lastTransitionTime")) or now()
         record.conditions[str(item.get("type"))] = Condition(

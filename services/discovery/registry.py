@@ -2,7 +2,9 @@
 
 Rules: engaging is idempotent and waits for no cluster; changed credentials or server re-engage in place; a
 source that cannot be read keeps its last clusters; nothing leaves before its provider's first complete reading;
-a name, and a cluster (by the uid of kube-system), belongs to who had it first.
+a name, and a cluster (by the uid of kube-system), belongs to who had it first. A cluster that the reconciler
+follows leaves in two steps: first it is *leaving* (its access is kept, for what Reclock made there to be removed),
+then released. One that comes back meanwhile is engaged in place, as if nothing had been.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from services.discovery.record import (
 )  # fmt: skip
 
 log = logging.getLogger(__name__)
+
+LEAVING = "no provider has it any more; its access is kept until what Reclock made there is gone"
 
 
 class Keeper(Protocol):
@@ -83,11 +87,16 @@ class Registry:
         if mine is None:
             if not self.hub.complete.is_set():
                 self.records[record.name] = record
+                if record.leaving_since is not None and record.kept is not None:
+                    record.found = record.kept
+                    self._tell("engaged", record)
+                    self._publish(record)
             return
         if mine.uid and mine.uid != record.uid:
             return
         mine.uid = mine.uid or record.uid
         mine.kube_version = mine.kube_version or record.kube_version
+        mine.held = mine.held or record.held
         if record.engaged_at and (mine.engaged_at is None or record.engaged_at < mine.engaged_at):
             mine.engaged_at = record.engaged_at
         if not mine.is_true(REACHABLE) and record.unreachable_since:
@@ -120,21 +129,21 @@ class Registry:
                 self._set_configured(record, "its source cannot be read now; this is what was known last")
                 self._publish(record)
             else:
-                self._disengage(record, "no longer in its source")
+                self._leave(record, "no longer in its source")
         for found in wanted.values():
             self._engage(provider, found)
         self._note_problems(provider, [*reading.problems, *clashes])
         self._complete()
 
     def _holds(self, record: Record) -> bool:
-        """Whether a record's name is really taken: a provider that is gone from the configuration holds none."""
-        return record.provider in self._providers
+        """Whether a record's name is taken: not by one that is leaving, or whose provider is not configured."""
+        return record.provider in self._providers and record.leaving_since is None
 
     def _complete(self) -> None:
         if self.hub.complete.is_set() or not self._providers <= self._read:
             return
         for record in [r for r in self.records.values() if r.provider not in self._providers]:
-            self._disengage(record, f"its provider {record.provider} is no longer configured")
+            self._leave(record, f"its provider {record.provider} is no longer configured")
         self.hub.complete.set()
         log.info("all providers have read their sources: %d clusters", len(self.records))
 
@@ -159,6 +168,9 @@ class Registry:
         old = record.found
         record.provider, record.source, record.server = provider, found.source, found.server
         record.found = found
+        if record.leaving_since is not None:
+            log.info("cluster %s is back before it had left: nothing of it is lost", record.name)
+            record.leaving_since, record.forgotten = None, False
         record.engaged_at = record.engaged_at or now()
         self._set_configured(record, found.problem)
         if REACHABLE not in record.conditions:
@@ -178,13 +190,48 @@ class Registry:
         self._publish(record)
 
     def _set_configured(self, record: Record, problem: str) -> None:
-        if record.same_as:
+        if record.leaving_since is not None:
+            record.set_condition(CONFIGURED, "False", "Leaving", LEAVING)
+        elif record.same_as:
             message = f"this is the same cluster as {record.same_as!r} (uid {record.uid}); it is left out"
             record.set_condition(CONFIGURED, "False", "SameCluster", message)
         elif problem:
             record.set_condition(CONFIGURED, "False", "SourceUnreadable", problem)
         else:
             record.set_condition(CONFIGURED, "True", "SourceRead", "")
+
+    def hold(self, name: str) -> None:
+        """Somebody who makes copies was told of the cluster: from now on it leaves in two steps."""
+        record = self.records.get(name)
+        if record is not None and not record.held:
+            record.held = True
+            self._tell("changed", record)
+
+    def _leave(self, record: Record, reason: str) -> None:
+        """No provider has it any more: it goes at once where there can be no copies, else when it is released."""
+        if record.leaving_since is not None:
+            return
+        if not record.held or record.same_as:
+            self._disengage(record, reason)
+            return
+        record.leaving_since = now()
+        log.warning("cluster %s is leaving: %s; its access is kept until its copies are gone", record.name, reason)
+        if record.found is None and record.kept is not None:
+            record.found = record.kept
+            self._tell("engaged", record)
+        self._set_configured(record, "")
+        self._publish(record)
+
+    def release(self, record: Record, left_behind: str = "") -> None:
+        """Its copies are gone, or have to be left behind (what, for people): it leaves."""
+        record.left_behind = left_behind
+        self._disengage(record, f"left behind there: {left_behind}" if left_behind else "nothing of ours is left there")
+
+    def release_overdue(self, limit: float) -> None:
+        """Release what has been leaving for more than `limit` seconds: nobody says how its copies are."""
+        for record in list(self.records.values()):
+            if record.leaving_since is not None and (now() - record.leaving_since).total_seconds() > limit:
+                self.release(record, f"unknown: nobody reported on it for {limit:g} s")
 
     def _disengage(self, record: Record, reason: str) -> None:
         del self.records[record.name]
@@ -217,7 +264,8 @@ class Registry:
         record.set_condition(REACHABLE, "True", "Answers", "")
         record.set_condition(READY, "True" if result.ready else "False", result.reason, result.message)
         record.unreachable_since = None
-        record.forgotten = False
+        # One that leaves is not expected back, whether it answers or not.
+        record.forgotten = record.forgotten and record.leaving_since is not None
         record.kube_version = result.version or record.kube_version
         if noticeable(record.latency_us, result.latency_us):
             record.latency_us = result.latency_us

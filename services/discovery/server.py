@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC
 from typing import Any
 
 import grpc
@@ -47,20 +48,20 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             resumed = bool(seen) and self._hub.complete.is_set() and self._hub.resumable(seen)
             seen = seen if resumed else 0
             sent: set[str] = set()
-            for event in self._changes(seen, sent, request.with_access, everything=resumed):
+            for event in self._changes(seen, sent, request, everything=resumed):
                 yield event
                 seen = event.version
             # A cluster that is missing before all providers have read their sources may still come.
             while not self._hub.complete.is_set():
-                for event in self._changes(seen, sent, request.with_access, everything=False):
+                for event in self._changes(seen, sent, request, everything=False):
                     yield event
                     seen = event.version
                 await self._either(seen)
-            for event in self._changes(seen, sent, request.with_access, everything=resumed):
+            for event in self._changes(seen, sent, request, everything=resumed):
                 yield event
             seen = self._hub.version
             yield pb.WatchClustersResponse(type=Kind.EVENT_TYPE_SYNCED, version=seen, resumed=resumed)
-            async for event in self._follow(seen, sent, request.with_access, resumed):
+            async for event in self._follow(seen, sent, request, resumed):
                 yield event
 
     async def _either(self, seen: int) -> None:
@@ -74,11 +75,12 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             for wait in waits:
                 wait.cancel()
 
-    def _changes(self, seen: int, sent: set[str], with_access: bool, *, everything: bool) -> list[Any]:
+    def _changes(self, seen: int, sent: set[str], request: Any, *, everything: bool) -> list[Any]:
         """Events after version `seen`. `sent` names the clusters the caller was told of on this stream;
         with `everything` it may know others, from before it resumed."""
         events = []
-        for version, name, cluster in self._hub.since(seen, with_access=with_access):
+        changes = self._hub.since(seen, with_access=request.with_access, with_leaving=request.with_leaving)
+        for version, name, cluster in changes:
             if cluster is None:
                 if name not in sent and not everything:
                     continue
@@ -89,11 +91,13 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             else:
                 kind = Kind.EVENT_TYPE_ENGAGED
                 sent.add(name)
+            if request.with_leaving and cluster.server:
+                self._registry.hold(name)
             events.append(pb.WatchClustersResponse(type=kind, cluster=cluster, version=version))
         return events
 
     async def _follow(
-        self, seen: int, sent: set[str], with_access: bool, everything: bool
+        self, seen: int, sent: set[str], request: Any, everything: bool
     ) -> AsyncIterator[Any]:
         while True:
             try:
@@ -104,7 +108,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
                     type=Kind.EVENT_TYPE_SYNCED, version=self._hub.version, resumed=True
                 )
             newest = self._hub.version
-            for event in self._changes(seen, sent, with_access, everything=everything):
+            for event in self._changes(seen, sent, request, everything=everything):
                 yield event
             seen = newest
 
@@ -176,8 +180,23 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     async def ForgetCluster(self, request: Any, context: Any) -> Any:
         """State that a lost cluster will not come back."""
         record = await self._record(request.name, context)
-        if record.is_true(REACHABLE):
+        if record.is_true(REACHABLE) and record.leaving_since is None:
             text = f"cluster {request.name!r} is reachable: cordon or drain it, or remove it from its source"
             await abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
         self._registry.forget(record)
         return pb.ForgetClusterResponse()
+
+    async def ReleaseCluster(self, request: Any, context: Any) -> Any:
+        """Drop a leaving cluster's credentials."""
+        if not peer_may_have_secrets(context):
+            await abort(context, grpc.StatusCode.PERMISSION_DENIED, "releasing needs a client certificate")
+        record = await self._record(request.name, context)
+        meant = request.leaving_since.ToDatetime(tzinfo=UTC)
+        if record.leaving_since is None or record.leaving_since != meant:
+            text = f"cluster {request.name!r} is not leaving since {meant:%FT%TZ}: it has been back meanwhile"
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, text)
+        left = ", ".join(request.left_behind)
+        if request.left_behind_count > len(request.left_behind):
+            left = f"{left} and {request.left_behind_count - len(request.left_behind)} more"
+        self._registry.release(record, left)
+        return pb.ReleaseClusterResponse()

@@ -23,12 +23,14 @@ from services.discovery.registrations import ID as REGISTERED
 from services.discovery.registrations import Registrations
 from services.discovery.registry import Registry
 from services.discovery.server import NAME, DiscoveryServicer
-from services.discovery.state import State, StateFile
+from services.discovery.state import State, StateFile, access
 
 log = logging.getLogger(__name__)
 
 HOST_WAIT = 10.0
 """Seconds that the host's `Cluster` objects are waited for before clusters are read from their sources."""
+
+OVERDUE_PERIOD = 5.0
 
 
 class Keep:
@@ -69,6 +71,7 @@ class DiscoveryService(Service[DiscoveryConfig]):
                 self.registry.add_keeper(keeper)
         for obj in state.clusters:
             if (record := from_object(obj)) is not None:
+                record.kept = state.kept(record.name)
                 self.registry.restore(record)
         self.grpc.add(
             discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server,
@@ -93,6 +96,7 @@ class DiscoveryService(Service[DiscoveryConfig]):
             self.tasks.spawn(self.objects.run_writer(), "cluster status", root=True)
         if self.state_file.on:
             self.tasks.spawn(self.state_file.run(), "state file", root=True)
+        self.tasks.spawn(self._release_overdue(), "overdue", root=True)
         for provider in providers:
             self.tasks.spawn(self._provide(provider), f"provider {provider.id}", root=True)
 
@@ -110,6 +114,11 @@ class DiscoveryService(Service[DiscoveryConfig]):
                 return
             await asyncio.sleep(0.05)
 
+    async def _release_overdue(self) -> None:
+        while True:
+            await asyncio.sleep(OVERDUE_PERIOD)
+            self.registry.release_overdue(self.config.leave_timeout)
+
     async def _connect_host(self) -> KubeClient | None:
         try:
             return await KubeClient.connect(
@@ -122,8 +131,10 @@ class DiscoveryService(Service[DiscoveryConfig]):
             return None
 
     def _collect(self) -> State:
+        records = [record for _, record in sorted(self.registry.records.items())]
         return State(
-            clusters=[to_object(record) for _, record in sorted(self.registry.records.items())],
+            clusters=[to_object(record) for record in records],
+            access={r.name: access(found) for r in records if r.held and (found := r.found or r.kept) is not None},
             registrations=self.registrations.known, unsaved=self.registrations.unsaved,
         )  # fmt: skip
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 
+from services.common.private_file import write_private
+from services.discovery.providers.base import Found, found
+
 log = logging.getLogger(__name__)
 
 FORMAT = 1
@@ -24,10 +27,17 @@ class State(msgspec.Struct, kw_only=True):
     format: int = FORMAT
     clusters: list[dict[str, Any]] = []
     """`Cluster` objects."""
+    access: dict[str, dict[str, Any]] = {}
+    """Name -> {kubeconfig, labels, source} of clusters that may have copies: for those whose source goes."""
     registrations: dict[str, dict[str, Any]] = {}
     """Name -> {kubeconfig, labels}."""
     unsaved: bool = False
     """Registrations were changed while the host was away, and must be written there."""
+
+    def kept(self, name: str) -> Found | None:
+        """The access that a cluster had."""
+        entry = self.access.get(name)
+        return found(name, entry["kubeconfig"], entry["source"], entry["labels"]) if entry is not None else None
 
 
 def load(path: Path) -> State:
@@ -53,14 +63,7 @@ def load(path: Path) -> State:
 
 def write(path: Path, state: State) -> None:
     """Write the file as a whole or not at all; one writer at a time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.new")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.encode(state))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
+    write_private(path, msgspec.json.encode(state))
 
 
 class StateFile:
@@ -112,6 +115,11 @@ class StateFile:
                 self._dirty.set()
                 return False
         return True
+
+
+def access(cluster: Found) -> dict[str, Any]:
+    """The kept shape of a cluster's access."""
+    return {"kubeconfig": cluster.kubeconfig, "labels": cluster.labels, "source": cluster.source}
 
 
 def registration(kubeconfig: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ class ReconcilerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, 
     """Address of the gRPC server, `host:port`; port 0 takes a free one."""
     discovery_address: str = "127.0.0.1:7401"
     """Where discovery is: members and access to them come from there."""
+    state_file: str = ""
+    """File (mode 0600: it holds members' credentials) of the fleet's last snapshot, for starts while discovery is away."""
     scheduler_address: str = "127.0.0.1:7402"
     """Where the scheduler is; both meet in `Workload` objects, so it may be away."""
     aggregator_address: str = "127.0.0.1:7403"

@@ -112,17 +112,18 @@ def _whole(
     world: World, kind: str, obj: Obj, member: MemberCache, copy: Obj | None, workload: Mapping[str, Any]
 ) -> Decision:
     """StatefulSet, DaemonSet, Job: all of it where it is placed."""
-    if kind == "job" and finished(obj):
+    if kind == "job" and finished(obj) and member.name not in world.departing:
         # Its pods and their logs stay until the Job is deleted.
         return KEEP
     placement = placed(workload)
-    stays = not deleting(workload) and placement is not None and member.name in placement
+    gone = kind == "job" and finished(obj)
+    stays = not gone and not deleting(workload) and placement is not None and member.name in placement
     if not stays:
         if copy is None:
             return KEEP
-        if kind == "job" and placement is None and not deleting(workload) and _rests(obj, copy):
+        if kind == "job" and not gone and placement is None and not deleting(workload) and _rests(obj, copy):
             return _apply(_job(world, obj, copy, suspend=True), obj)
-        if kind == "job" and not _told(obj, copy):
+        if kind == "job" and not gone and not _told(obj, copy):
             return Decision("keep", message="its last state goes up first")
         return Decision("remove", propagation="Foreground" if kind in EXCLUSIVE else "Background")
     if kind in EXCLUSIVE and (elsewhere := _elsewhere(world, obj, member)):

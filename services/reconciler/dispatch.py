@@ -10,7 +10,15 @@ from prometheus_client import Counter, Histogram
 from _fastpath.fair_queue import FairQueue, Item, ShutDown
 from services.common.errors import StatusError
 from services.reconciler import keys
-from services.reconciler.controllers import copies, dependencies, garbage, namespaces, owners, workloads
+from services.reconciler.controllers import (
+    copies,
+    dependencies,
+    garbage,
+    leaving,
+    namespaces,
+    owners,
+    workloads,
+)
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.host_owners import HostOwners
 from services.reconciler.keys import Key
@@ -77,6 +85,9 @@ class Dispatcher:
             await self._on_host(key)
             return
         member = self._context.world.members.get(cluster)
+        if member is not None and key.kind == leaving.KIND:
+            await leaving.reconcile(self._context, member)
+            return
         if member is None or not member.reachable or not member.synced:
             # It makes everything due that concerns it when it is back.
             return

@@ -10,7 +10,7 @@ from _fastpath.fair_queue import FairQueue
 from services.common.fleet import Member
 from services.common.kube.resource import Resource
 from services.common.tasks import FailureCallback, Tasks
-from services.reconciler.controllers import garbage
+from services.reconciler.controllers import garbage, leaving
 from services.reconciler.controllers.context import Context
 from services.reconciler.member_cache import MemberCache
 from services.reconciler.owned import OwnedObjects
@@ -54,6 +54,8 @@ class Members:
         cache.start()
         cache.owned.apply(self._aggregated)
         tasks.spawn(self._look_after(cache), "sweep", root=True)
+        if member.leaving_since is not None:
+            self._context.add(member.name, *leaving.KEY)
 
     async def updated(self, member: Member, old: Member) -> None:
         """Start over with another incarnation; see to everything there when it is lost or back."""
@@ -64,7 +66,14 @@ class Members:
             log.warning("member %s is another cluster now", member.name)
             await self.disengaged(member)
             await self.engaged(member)
-        elif member.reachable != old.reachable and cache.synced:
+            return
+        if (member.leaving_since, member.forgotten) != (old.leaving_since, old.forgotten) or member.taints != old.taints:
+            if old.leaving_since is not None and member.leaving_since is None:
+                log.info("member %s is back before it had left", member.name)
+                self._context.world.departing.discard(member.name)
+                self._router.member_changed(cache)
+            self._context.add(member.name, *leaving.KEY)
+        if member.reachable != old.reachable and cache.synced:
             log.info("member %s is %s", member.name, "back" if member.reachable else "not reachable")
             self._router.member_changed(cache)
 
@@ -77,6 +86,7 @@ class Members:
         await tasks.close()
         del self._context.world.members[member.name]
         self._queue.disengage(member.name)
+        self._context.world.departing.discard(member.name)
         self._router.member_changed(cache)
         if left := cache.count():
             log.warning("member %s left the fleet with %d objects of ours on it", member.name, left)
@@ -89,6 +99,8 @@ class Members:
         self._router.member_changed(cache)
         while True:
             await asyncio.sleep(self._sweep)
+            if cache.member.leaving_since is not None:
+                self._context.add(cache.name, *leaving.KEY)
             if cache.reachable:
                 garbage.sweep(self._context, cache)
 

@@ -14,10 +14,12 @@ from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.kube.resource import Resource
 from services.common.tasks import Tasks
-from services.reconciler.names import HOST_OWNED, HOST_OWNERS, Obj
-from services.reconciler.objects import annotations_of, name_of, uid
+from services.reconciler.names import HOST_OWNED, HOST_OWNERS, ROUTED, Obj
+from services.reconciler.objects import annotations_of, deleting, name_of, uid
 
 log = logging.getLogger(__name__)
+
+METADATA_LIST = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
 
 Changed = Callable[[str, str, str], None]
 """(resource key, namespace, name)."""
@@ -100,6 +102,35 @@ class OwnedObjects:
             await self.client.delete(
                 informer.resource, namespace or None, name, propagation=propagation, uid=uid(obj)
             )
+        except StatusError as error:
+            if error.code not in (404, 409):
+                raise
+
+    async def routed(self, fleet_id: str, namespace: str = "") -> list[tuple[Resource, Obj]]:
+        """Objects that the front created here for users, of one namespace or all; the member is asked."""
+        found: list[tuple[Resource, Obj]] = []
+        for resource in [informer.resource for informer in self.informers.values()]:
+            if namespace and not resource.namespaced:
+                continue
+            query = {"labelSelector": f"{ROUTED}={fleet_id}"}
+            try:
+                answer = await self.client.request(
+                    "GET", resource.path(namespace or None), query=query, headers=METADATA_LIST
+                )
+            except StatusError as error:
+                if error.code != 404:
+                    raise
+                continue  # It does not serve this type.
+            found += [(resource, obj) for obj in answer.json().get("items") or ()]
+        return found
+
+    async def remove_routed(self, resource: Resource, obj: Obj) -> None:
+        """Ask for the deletion of this very object, once."""
+        if deleting(obj):
+            return
+        namespace, name = name_of(obj)
+        try:
+            await self.client.delete(resource, namespace or None, name, propagation="Background", uid=uid(obj))
         except StatusError as error:
             if error.code not in (404, 409):
                 raise

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import datetime
 from pathlib import Path
 
+import grpc
+
 from _fastpath.fair_queue import FairQueue
+from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.reconciler.v1 import reconciler_pb2_grpc
-from services.common.errors import StatusError
+from services.common.errors import StatusError, from_rpc
 from services.common.fleet import FleetWatcher
+from services.common.grpc import channel
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import NAMESPACES
 from services.common.service import Service
@@ -34,6 +39,7 @@ log = logging.getLogger(__name__)
 USER_AGENT = "reclock-reconciler"
 MAX_BACKOFF = 60.0
 HOST_WEIGHT = 100.0
+RELEASE_TIMEOUT = 10.0
 
 
 class ReconcilerService(Service[ReconcilerConfig]):
@@ -44,8 +50,12 @@ class ReconcilerService(Service[ReconcilerConfig]):
     def __init__(self, config: ReconcilerConfig) -> None:
         super().__init__(config)
         self.queue = FairQueue(workers=config.workers, max_delay=MAX_BACKOFF)
-        self.fleet = FleetWatcher(config.discovery_address, config.tls, user_agent=USER_AGENT)
+        self.fleet = FleetWatcher(
+            config.discovery_address, config.tls, user_agent=USER_AGENT, with_leaving=True,
+            state_file=config.state_file,
+        )  # fmt: skip
         self._client: KubeClient | None = None
+        self._discovery: grpc.aio.Channel | None = None
         self._members: Members | None = None
         self._context: Context | None = None
         self._waiting = "the host has not been reached yet"
@@ -82,7 +92,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         host = HostCache(client, host_event)
         context = Context(
             World(fleet_id, host), self.queue, Applier(), Recorder(client),
-            worker_lost_timeout=self.config.worker_lost_timeout,
+            worker_lost_timeout=self.config.worker_lost_timeout, release=self._release,
         )  # fmt: skip
         router = Router(context)
         owners = HostOwners(client, self.tasks, router.owner_changed)
@@ -104,6 +114,18 @@ class ReconcilerService(Service[ReconcilerConfig]):
         for number in range(self.config.workers):
             self.tasks.spawn(dispatcher.work(), f"worker {number}")
         log.info("working for fleet %s", fleet_id)
+
+    async def _release(self, name: str, since: datetime, left: list[str], count: int) -> None:
+        """Tell discovery that a member may go; that it is back, or gone, by now is said by the fleet's stream."""
+        request = discovery_pb2.ReleaseClusterRequest(name=name, left_behind=left, left_behind_count=count)
+        request.leaving_since.FromDatetime(since)
+        self._discovery = self._discovery or channel(self.config.discovery_address, self.config.tls)
+        stub = discovery_pb2_grpc.DiscoveryServiceStub(self._discovery)
+        try:
+            await stub.ReleaseCluster(request, timeout=RELEASE_TIMEOUT)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.FAILED_PRECONDITION):
+                raise from_rpc(error, f"releasing cluster {name}") from error
 
     async def _fleet_id(self, client: KubeClient) -> str:
         """Uid of the host's kube-system; waits for the host."""
@@ -137,5 +159,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self.metrics.unregister()
         if self._members is not None:
             await self._members.close()
+        if self._discovery is not None:
+            await self._discovery.close()
         if self._client is not None:
             await self._client.close()

@@ -33,6 +33,8 @@ class World:
         self.fleet_id = fleet_id
         self.host = host
         self.members: dict[str, MemberCache] = {}
+        self.departing: set[str] = set()
+        """Members that have been leaving for long enough: what is there of ours goes."""
         self._reports: dict[Key, dict[str, Report]] = defaultdict(dict)
         self._manifests: dict[str, tuple[str, Obj]] = {}
 

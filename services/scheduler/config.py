@@ -30,6 +30,9 @@ class SchedulerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     role: Literal["manager", "worker"] = "manager"
     discovery_address: str = "127.0.0.1:7401"
     """Where the manager learns of the fleet."""
+    state_file: str = ""
+    """Manager: file (mode 0600: it holds members' credentials) of the fleet's last snapshot, for starts while discovery
+    is away."""
     workers: dict[str, str] = msgspec.field(default_factory=dict)
     """Member -> address of the worker beside it; other members are read through their API by the manager."""
     etcd: EtcdAccess = msgspec.field(default_factory=EtcdAccess)

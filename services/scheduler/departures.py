@@ -15,6 +15,7 @@ from services.scheduler.policy import Policy
 from services.scheduler.workload import DUPLICATED, Workload
 
 CLUSTER_LOST, DRAINED, CONFLICT, UNSCHEDULABLE = "ClusterLost", "Drained", "Conflict", "PodsUnschedulable"
+CLUSTER_REMOVED = "ClusterRemoved"
 RECHECK = timedelta(seconds=5)
 
 
@@ -57,6 +58,7 @@ def outlook(workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts
     for cluster in workload.placement.clusters if workload.placement else ():
         departure = (
             _conflict(workload, cluster)
+            or _removed(workload, policy, fleet, timeouts, now, cluster, found)
             or _lost(workload, policy, fleet, timeouts, now, cluster, found)
             or _drained(workload, policy, fleet, now, cluster, found)
             or _unschedulable(workload, policy, fleet, timeouts, now, cluster, found)
@@ -100,6 +102,25 @@ def _lost(
         found.at(now + RECHECK)
         return None
     return Departure(cluster, CLUSTER_LOST, f"the cluster has been away for more than {limit:g} s")
+
+
+def _removed(
+    workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts, now: datetime, cluster: str, found: Outlook
+) -> Departure | None:
+    """Rule 9: a cluster that its provider dropped is left as a lost one is; at once if it is forgotten.
+
+    What runs there can be stopped while it is reachable; when it is not, rule 4 judges.
+    """
+    member = fleet.members.get(cluster)
+    if member is None or member.leaving_since is None or not (member.reachable or member.forgotten):
+        return None
+    if not member.forgotten:
+        limit = policy.worker_lost_timeout or timeouts.worker_lost
+        due = member.leaving_since + timedelta(seconds=limit)
+        if now < due or fleet.most_are_lost():
+            found.at(max(due, now + RECHECK))
+            return None
+    return Departure(cluster, CLUSTER_REMOVED, "the cluster was removed from its source")
 
 
 def _drained(

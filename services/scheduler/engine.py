@@ -16,6 +16,7 @@ from services.scheduler import writing
 from services.scheduler.clock import Clock
 from services.scheduler.departures import (
     CLUSTER_LOST,
+    CLUSTER_REMOVED,
     CONFLICT,
     DRAINED,
     UNSCHEDULABLE,
@@ -39,6 +40,7 @@ SOON = 1.0
 WAITING = 30.0
 """Seconds after which a workload that fits nowhere is tried again, beside the events that wake it."""
 RECHECK = 5.0
+GONE = (CLUSTER_LOST, CLUSTER_REMOVED)
 RUNNING_STATES = ("Applied", "Removing")
 
 Observer = Callable[[Workload, str, str, bool], None]
@@ -146,7 +148,7 @@ class Engine:
         avoid = {name: Verdict(name, CONFLICT, item.message) for name, item in conflicts.items()}
         remembered = workload.last_placement.clusters if workload.last_placement else {}
         evicted = workload.condition("Evicted") if workload.is_true("Evicted") else None
-        by_member = evicted is not None and evicted.get("reason") != CLUSTER_LOST
+        by_member = evicted is not None and evicted.get("reason") not in GONE
         return Wish(
             attempt, policy.admit_timeout or self.timeouts.admit, avoid=avoid,
             last=tuple(remembered) if by_member else (), remembered={} if evicted else remembered,
@@ -157,10 +159,10 @@ class Engine:
         last = workload.last_placement
         if last is None or not workload.is_true("Evicted"):
             return None
-        if (workload.condition("Evicted") or {}).get("reason") != CLUSTER_LOST:
+        if (workload.condition("Evicted") or {}).get("reason") not in GONE:
             return None
         members = [self.fleet.members.get(cluster) for cluster in last.clusters]
-        if not members or any(m is None or not m.reachable or m.forgotten for m in members):
+        if not members or any(m is None or not m.reachable or m.forgotten or m.leaving_since for m in members):
             return None
         return Placement(workload.attempts, last.clusters)
 
@@ -169,7 +171,11 @@ class Engine:
         if not workload.at_most_once:
             return set()
         found = {c for c, copy in workload.copies.items() if copy.get("state") in RUNNING_STATES}
-        return {c for c in found if not ((member := self.fleet.members.get(c)) and member.forgotten)}
+        # One that is forgotten and answers all the same (it is leaving) is asked to stop its copies first.
+        return {
+            c for c in found
+            if not ((member := self.fleet.members.get(c)) and member.forgotten and not member.reachable)
+        }  # fmt: skip
 
     async def _find(self, workload: Workload, policy: Policy, wish: Wish) -> Outcome:
         kind = policy.type_for(workload.mode)

@@ -24,6 +24,7 @@ class MemberView(Protocol):
     reason: str
     unreachable_since: datetime | None
     forgotten: bool
+    leaving_since: datetime | None
 
 
 @dataclass(slots=True)
@@ -73,6 +74,8 @@ class Fleet:
             return Verdict(name, "ClusterSelector", f"policy {policy.name} wants {wanted}")
         if member.forgotten:
             return Verdict(name, "Reachable", "an operator said that it will not come back")
+        if member.leaving_since is not None:
+            return Verdict(name, "Leaving", "no provider has it any more, it is leaving the fleet")
         if not member.reachable or not member.ready:
             return Verdict(name, "Reachable", member.reason or "not reached yet")
         taint = untolerated(member.taints, policy.tolerations)
@@ -83,9 +86,9 @@ class Fleet:
         return None
 
     def most_are_lost(self) -> bool:
-        """True while more than half of the members are away at once: then the fault is ours."""
+        """True while more than half of the members are away, or leaving, at once: then the fault is ours."""
         known = [member for member in self.members.values() if not member.forgotten]
-        lost = sum(1 for member in known if not member.reachable)
+        lost = sum(1 for member in known if not member.reachable or member.leaving_since is not None)
         return lost * 2 > len(known)
 
 

@@ -89,7 +89,10 @@ class Manager(Service[SchedulerConfig]):
             timeouts=Timeouts(config.admit_timeout, config.worker_lost_timeout, config.pods_ready_timeout),
         )  # fmt: skip
         self._objects = ObjectPlacer(self._fleet)
-        self._watcher = FleetWatcher(config.discovery_address, config.tls, user_agent="reclock-scheduler")
+        self._watcher = FleetWatcher(
+            config.discovery_address, config.tls, user_agent="reclock-scheduler", with_leaving=True,
+            state_file=config.state_file,
+        )  # fmt: skip
         self._watcher.subscribe(self._members)
         self._leader = Leader(
             self._host, namespace=config.lease_namespace, seconds=config.lease_seconds, lead=self._lead

@@ -28,7 +28,7 @@ def _matters(member: Member) -> tuple[object, ...]:
     """What of a member bears on placement; latencies and the like do not."""
     return (
         member.labels, member.taints, member.reachable, member.ready, member.unreachable_since, member.forgotten,
-        member.uid,
+        member.uid, member.leaving_since,
     )  # fmt: skip
 
 

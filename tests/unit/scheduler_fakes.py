@@ -50,6 +50,7 @@ class FakeMember:
     reason: str = ""
     unreachable_since: datetime | None = None
     forgotten: bool = False
+    leaving_since: datetime | None = None
 
 
 def merge(target: Any, patch: Any) -> Any:

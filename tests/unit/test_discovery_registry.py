@@ -26,7 +26,7 @@ from services.discovery.record import (
     to_proto,
 )  # fmt: skip
 from services.discovery.registry import Registry
-from services.discovery.state import State, StateFile, load, write
+from services.discovery.state import State, StateFile, access, load, write
 
 GOOD = ProbeResult(True, True, "ReadyzOk", "", "v1.34.4", "uid-1", 1500)
 AWAY = ProbeResult(False, False, "CannotConnect", "refused")
@@ -285,3 +285,96 @@ async def test_the_state_file_is_whole_private_and_survives_damage(tmp_path: Pat
     off: Any = StateFile("", lambda: contents)
     off.mark()
     assert await off.flush()
+
+
+def restarted(registry: Registry, path: Path) -> tuple[Registry, Spy]:
+    """A registry that was given what the state file of another one holds."""
+    records = list(registry.records.values())
+    kept = {r.name: access(r.found or r.kept) for r in records if r.held and (r.found or r.kept)}  # type: ignore[arg-type]
+    write(path, State(clusters=[to_object(record) for record in records], access=kept))
+    state = load(path)
+    fresh, spy = make()
+    for obj in state.clusters:
+        record = from_object(obj)
+        assert record is not None
+        record.kept = state.kept(record.name)
+        fresh.restore(record)
+    return fresh, spy
+
+
+def test_a_followed_cluster_is_kept_until_it_is_released(tmp_path: Path) -> None:
+    registry, spy = make()
+    registry.reading("files", Reading((cluster("east"), cluster("west"))))
+    registry.hold("east")
+    spy.take()
+    registry.reading("files", Reading((cluster("west"),)))
+    east = registry.records["east"]
+    assert east.leaving_since is not None
+    assert east.conditions[CONFIGURED].reason == "Leaving"
+    assert spy.take() == []
+    streamed = {name: c for _, name, c in registry.hub.since(0, with_access=True, with_leaving=True)}
+    assert streamed["east"].access.digest
+    # Over kill -9 of discovery, whose source is gone: access and time come from the state file.
+    again, told = restarted(registry, tmp_path / "state")
+    again.reading("files", Reading((cluster("west"),)))
+    kept = again.records["east"]
+    assert kept.leaving_since == east.leaving_since
+    assert ("engaged", "east") in told.take()
+    streamed = {name: c for _, name, c in again.hub.since(0, with_access=True, with_leaving=True)}
+    assert streamed["east"].access.digest == registry.records["east"].found.digest  # type: ignore[union-attr]
+    again.release(kept, "claim ns/data")
+    assert set(again.records) == {"west"}
+    assert told.take() == [("disengaged", "east")]
+
+
+def test_a_cluster_whose_source_goes_while_discovery_is_away_is_kept_too(tmp_path: Path) -> None:
+    registry, _ = make()
+    registry.reading("files", Reading((cluster("east"), cluster("west"))))
+    registry.hold("east")
+    again, told = restarted(registry, tmp_path / "state")
+    again.reading("files", Reading((cluster("west"),)))
+    assert again.records["east"].leaving_since is not None
+    assert again.records["east"].found is not None
+    assert sorted(told.take()) == [("engaged", "east"), ("engaged", "west")]
+
+
+def test_a_leaving_cluster_that_comes_back_is_engaged_in_place() -> None:
+    registry, spy = make("files", "static")
+    registry.reading("static", Reading(()))
+    registry.reading("files", Reading((cluster("east"),)))
+    registry.hold("east")
+    east = registry.records["east"]
+    spy.take()
+    registry.reading("files", Reading(()))
+    registry.forget(east)
+    registry.reading("files", Reading((cluster("east"),)))
+    assert registry.records["east"] is east
+    assert east.leaving_since is None
+    assert not east.forgotten
+    assert spy.take() == []
+    # Another provider may take it over while it is leaving.
+    registry.reading("files", Reading(()))
+    registry.reading("static", Reading((cluster("east", source="elsewhere"),)))
+    assert registry.records["east"] is east
+    assert (east.provider, east.leaving_since) == ("static", None)
+    assert not list(registry.problems())
+
+
+def test_engaging_and_leaving_ten_thousand_times_leaves_nothing() -> None:
+    registry, _ = make()
+    registry.reading("files", Reading(()))
+    for number in range(10_000):
+        name = f"c{number}"
+        registry.reading("files", Reading((cluster(name),)))
+        registry.hold(name)
+        registry.reading("files", Reading(()))
+        registry.release(registry.records[name])
+    assert registry.records == {}
+    assert len(registry.hub) == 0
+    registry.reading("files", Reading((cluster("east"),)))
+    registry.hold("east")
+    registry.reading("files", Reading(()))
+    registry.release_overdue(3600)
+    assert "east" in registry.records
+    registry.release_overdue(-1)
+    assert registry.records == {}

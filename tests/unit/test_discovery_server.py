@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -268,3 +270,91 @@ async def test_fleet_watcher_survives_discovery() -> None:
         assert fleet.members["east"].version != engaged_at
         assert fleet.last_error == ""
         await running.stop()
+
+
+async def test_a_followed_cluster_leaves_in_two_steps() -> None:
+    async with discovery() as (running, stub):
+        running.read(cluster("east"), cluster("west"))
+        plain, leaving = FleetWatcher(running.grpc.bound), FleetWatcher(running.grpc.bound, with_leaving=True)
+        shown, followed = Listener(), Listener()
+        plain.subscribe(shown)
+        leaving.subscribe(followed)
+        tasks = [asyncio.create_task(watcher.run()) for watcher in (plain, leaving)]
+        try:
+            await eventually(lambda: plain.synced.is_set() and leaving.synced.is_set())
+            for listener in (shown, followed):
+                listener.take()
+            running.read(cluster("west"))
+            await eventually(lambda: bool(shown.told and followed.told))
+            assert shown.take() == [("disengaged", "east")]
+            assert followed.take() == [("updated", "east")]
+            member = leaving.members["east"]
+            assert member.leaving_since is not None
+            assert member.client is not None
+            # It comes back: one is told that it joined, the other that nothing happened to it.
+            running.read(cluster("east"), cluster("west"))
+            await eventually(lambda: bool(shown.told and followed.told))
+            assert shown.take() == [("engaged", "east")]
+            assert followed.take() == [("updated", "east")]
+            assert member is leaving.members["east"]
+            assert member.leaving_since is None
+            release = pb.ReleaseClusterRequest(name="east")
+            late = stub.ReleaseCluster(release)
+            await expect(grpc.StatusCode.FAILED_PRECONDITION, late, "not leaving")
+            running.read(cluster("west"))
+            await eventually(lambda: bool(followed.told))
+            assert member.leaving_since is not None
+            release.leaving_since.FromDatetime(member.leaving_since)
+            await stub.ReleaseCluster(release)
+            await eventually(lambda: "east" not in leaving.members)
+            assert ("disengaged", "east") in followed.told
+            assert set(running.registry.records) == {"west"}
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def test_a_watcher_that_starts_while_discovery_is_away_knows_what_it_knew(tmp_path: Path) -> None:
+    file = tmp_path / "fleet"
+    running = Discovery()
+    await running.start()
+    running.read(cluster("east"), cluster("west"))
+    running.registry.probed("east", GOOD)
+    address = running.grpc.bound
+
+    async def run(made: FleetWatcher) -> tuple[asyncio.Task[None], Listener]:
+        listener = Listener()
+        made.subscribe(listener)
+        return asyncio.create_task(made.run()), listener
+
+    first = FleetWatcher(address, state_file=str(file))
+    task, _ = await run(first)
+    await eventually(lambda: first.synced.is_set())
+    await eventually(file.exists)
+    task.cancel()
+    await asyncio.wait({task})
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    await running.stop()
+    second = FleetWatcher(address, state_file=str(file))
+    task, listener = await run(second)
+    await eventually(lambda: second.synced.is_set())
+    assert sorted(listener.take()) == [("engaged", "east"), ("engaged", "west")]
+    assert second.members["east"].ready
+    assert second.members["east"].client is not None
+    # What left meanwhile leaves when discovery is back.
+    again = Discovery(running.grpc.port)
+    await again.start()
+    again.read(cluster("east"))
+    await eventually(lambda: set(second.members) == {"east"})
+    task.cancel()
+    await asyncio.wait({task})
+    await again.stop()
+    file.write_bytes(b"\xff\xff")
+    third = FleetWatcher(address, state_file=str(file))
+    task, _ = await run(third)
+    await eventually(lambda: bool(third.last_error))
+    assert not third.synced.is_set()
+    assert third.check() is not None
+    task.cancel()
+    await asyncio.wait({task})

@@ -425,3 +425,66 @@ async def test_a_duplicate_waits_for_a_worker_that_does_not_answer(world: World)
     broken.reserve = works  # type: ignore[method-assign]
     await world.settle(key)
     assert world.clusters(key) == {"east": 0, "west": 0}
+
+
+# Rule 9: a cluster that its provider dropped.
+
+
+async def test_a_removed_cluster_is_left_after_the_time_out_only(world: World) -> None:
+    for name in ("east", "west", "north"):
+        world.member(name)
+    key, pair = world.workload("job-a"), world.workload("db", kind="StatefulSet", count=2)
+    await world.settle(key)
+    await world.settle(pair)
+    home = next(iter(world.clusters(pair) or {}))
+    world.change(home, leaving_since=world.clock.now())
+    fresh = world.workload("job-b")
+    await world.settle(fresh)
+    assert home not in (world.clusters(fresh) or {}), "nothing new goes there"
+    world.clock.advance(899)
+    await world.settle(pair)
+    assert world.clusters(pair) == {home: 2}
+    world.report(pair, copies=[{"cluster": home, "state": "Applied"}])
+    world.clock.advance(2)
+    await world.settle(pair)
+    assert world.clusters(pair) is None, "it is reachable: the old copy is stopped first"
+    assert world.condition(pair, "Evicted")["reason"] == "ClusterRemoved"
+    world.report(pair, copies=[])
+    await world.settle(pair)
+    moved = world.clusters(pair) or {}
+    assert sum(moved.values()) == 2
+    assert home not in moved
+
+
+async def test_a_removed_cluster_that_is_back_in_time_keeps_its_work(world: World) -> None:
+    for name in ("east", "west", "north"):
+        world.member(name)
+    key = world.workload("job-a")
+    await world.settle(key)
+    before = world.clusters(key) or {}
+    home = next(iter(before))
+    world.change(home, leaving_since=world.clock.now())
+    world.clock.advance(600)
+    await world.settle(key)
+    world.change(home, leaving_since=None)
+    world.clock.advance(5000)
+    await world.settle(key)
+    assert world.clusters(key) == before
+
+
+async def test_most_of_the_fleet_removed_at_once_moves_nothing_but_what_is_forgotten(world: World) -> None:
+    for name in ("east", "west", "north"):
+        world.member(name)
+    key = world.workload("job-a")
+    await world.settle(key)
+    before = world.clusters(key) or {}
+    for name in ("east", "west"):
+        world.change(name, leaving_since=world.clock.now())
+    home = next(iter(before))
+    world.change(home, leaving_since=world.clock.now())
+    world.clock.advance(5000)
+    await world.settle(key)
+    assert world.clusters(key) == before
+    world.change(home, forgotten=True)
+    await world.settle(key)
+    assert world.clusters(key) != before

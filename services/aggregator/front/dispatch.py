@@ -140,6 +140,8 @@ class Dispatch:
         if info.namespace and not aggregated.namespaced:
             raise StatusError(404, "NotFound", _NOT_FOUND)
         _require_plain(call)
+        if info.verb != "create" or aggregated.create != "Host":
+            self._members.require_fleet()
         if not await self._documents.serves(aggregated, info.group, info.version):
             raise StatusError(404, "NotFound", _NOT_FOUND)
         if aggregated.namespaced and not info.namespace and info.verb not in ("list", "watch"):

@@ -12,7 +12,7 @@ from services.aggregator.front.relay import encoded_target
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.front.tunnel import path_with_query, tunnel
 from services.aggregator.types import HOST, Aggregated, Call
-from services.common.errors import MemberUnreachable, StatusError, not_found
+from services.common.errors import MemberUnreachable, StatusError, not_found, unavailable
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 
@@ -31,10 +31,16 @@ class Members:
         self._clock = clock
         self._authorizer = authorizer
 
+    def require_fleet(self) -> None:
+        """503 before the fleet is known: an answer without any member would look complete."""
+        if (missing := self._fleet.check()) is not None:
+            raise unavailable(f"the clusters of the fleet are not known yet: {missing}", retry_after=2)
+
     def client(self, cluster: str) -> KubeClient:
         """The client of a cluster by name; 404 for a member that is not in the fleet."""
         if cluster == HOST:
             return self._host
+        self.require_fleet()
         member = self._fleet.members.get(cluster)
         if member is None:
             raise not_found("clusters", cluster, "reclock.dev")

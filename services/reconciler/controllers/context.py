@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
 from services.common.kube.client import KubeClient
@@ -19,6 +21,14 @@ class Queue(Protocol):
 
     def add(self, cluster: str, key: str, priority: int = 0) -> object: ...
     def add_after(self, cluster: str, key: str, delay: float, priority: int = 0) -> object: ...
+
+
+Release = Callable[[str, datetime, list[str], int], Awaitable[None]]
+"""Tell discovery to drop a leaving member: name, since when, what is left behind (the first few), how much that is."""
+
+
+async def _nobody(name: str, since: datetime, left: list[str], count: int) -> None:
+    """Without discovery nothing leaves."""
 
 
 class Again(Exception):
@@ -38,6 +48,7 @@ class Context:
     applier: Applier
     events: Recorder
     worker_lost_timeout: float = 900.0
+    release: Release = _nobody
     settling: dict[str, float] = field(default_factory=dict)
     """Uid of a Deployment -> since when its placement has not followed its size."""
 

@@ -103,6 +103,8 @@ async def reconcile_member(context: Context, member: MemberCache, key: Key) -> N
     """Keep our namespace equal, or empty and remove it when the host's is going or gone."""
     host = context.world.host.get(*key)
     ours = member.get(NAMESPACE, "", key.name)
+    if member.name in context.world.departing:
+        return  # It goes, or stays for its claims' sake, with the member.
     stays = host is not None and not deleting(host)
     if host is not None and stays and (ours is None or host_uid(ours) == uid(host)):
         if ours is not None:

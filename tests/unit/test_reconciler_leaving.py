@@ -1,0 +1,158 @@
+"""A member that no provider has any more: when it is emptied, and when it may go."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from reconciler_world import Made
+
+from services.common.fleet import Taint
+from services.reconciler.controllers import leaving
+from services.reconciler.controllers.context import Again, Context
+from services.reconciler.decide import decide
+from services.reconciler.names import ROUTED, Obj
+
+DRAIN = Taint("reclock.dev/maintenance", "NoExecute")
+
+
+class Queue:
+    """Takes keys and forgets them."""
+
+    def add(self, cluster: str, key: str, priority: int = 0) -> None:
+        pass
+
+    def add_after(self, cluster: str, key: str, delay: float, priority: int = 0) -> None:
+        pass
+
+
+class Owned:
+    """Routed objects of a member; deletions succeed."""
+
+    def __init__(self) -> None:
+        self.objects: list[Obj] = []
+
+    async def routed(self, fleet_id: str, namespace: str = "") -> list[tuple[str, Obj]]:
+        return [("pods", obj) for obj in self.objects if obj["metadata"]["labels"][ROUTED] == fleet_id]
+
+    async def remove_routed(self, resource: str, obj: Obj) -> None:
+        self.objects.remove(obj)
+
+    def all(self) -> list[Any]:
+        return []
+
+
+class Leaves:
+    """Three members, of which `east` leaves."""
+
+    def __init__(self) -> None:
+        self.made = Made("east", "west", "north")
+        self.released: list[tuple[str, list[str], int]] = []
+        self.context = Context(
+            self.made.world, Queue(), None, None, worker_lost_timeout=900.0, release=self._release,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.east = self.made.member("east")
+        self.owned = Owned()
+        self.east.owned = self.owned  # type: ignore[assignment]
+        self.leave(0)
+
+    async def _release(self, name: str, since: datetime, left: list[str], count: int) -> None:
+        assert since == self.east.member.leaving_since
+        self.released.append((name, left, count))
+
+    def leave(self, ago: float) -> None:
+        self.east.member.leaving_since = datetime.now(UTC) - timedelta(seconds=ago)
+
+    async def step(self) -> bool:
+        """Whether it has to be looked at again."""
+        try:
+            await leaving.reconcile(self.context, self.east)
+        except Again:
+            return True
+        return False
+
+
+@pytest.fixture
+def leaves() -> Leaves:
+    return Leaves()
+
+
+async def test_an_empty_member_goes_at_once(leaves: Leaves) -> None:
+    assert not await leaves.step()
+    assert leaves.released == [("east", [], 0)]
+
+
+async def test_nothing_is_touched_before_the_time_out(leaves: Leaves) -> None:
+    leaves.owned.objects.append({"metadata": {"name": "p", "labels": {ROUTED: "fleet-id"}}})
+    leaves.leave(890)
+    assert await leaves.step()
+    assert leaves.owned.objects
+    leaves.leave(901)
+    assert await leaves.step()
+    assert not leaves.owned.objects
+    assert not await leaves.step()
+    assert leaves.released == [("east", [], 0)]
+
+
+async def test_work_that_is_still_placed_there_holds_it(leaves: Leaves) -> None:
+    made = leaves.made
+    job = made.host("job", "a", spec={"template": {"spec": {"containers": []}}})
+    made.placed("job", job, {"east": 1})
+    leaves.leave(5000)
+    assert await leaves.step()
+    assert "east" not in made.world.departing
+    finished = [{"type": "Finished", "status": "True"}]
+    made.placed("job", job, {"east": 1}, conditions=finished)
+    assert not await leaves.step()
+    assert "east" in made.world.departing
+
+
+async def test_drained_or_forgotten_it_need_not_wait(leaves: Leaves) -> None:
+    for change in ({"taints": (DRAIN,)}, {"forgotten": True}):
+        fresh = Leaves()
+        fresh.owned.objects.append({"metadata": {"name": "p", "labels": {ROUTED: "fleet-id"}}})
+        for name, value in change.items():
+            setattr(fresh.east.member, name, value)
+        assert await fresh.step()
+        assert not await fresh.step()
+        assert fresh.released == [("east", [], 0)]
+
+
+async def test_a_member_that_cannot_be_asked_is_waited_for_then_left_behind(leaves: Leaves) -> None:
+    leaves.east.informers["configmap"].store["ns", "settings"] = {"metadata": {"name": "settings", "namespace": "ns"}}
+    leaves.east.member.reachable = False
+    leaves.east.member.unreachable_since = datetime.now(UTC) - timedelta(seconds=10)
+    leaves.leave(2000)
+    assert await leaves.step()
+    leaves.east.member.unreachable_since = datetime.now(UTC) - timedelta(seconds=901)
+    assert not await leaves.step()
+    assert leaves.released == [("east", ["configmap ns/settings"], 1)]
+
+
+async def test_claims_and_their_namespace_stay_and_are_named(leaves: Leaves) -> None:
+    for kind, key in (("claim", ("ns", "data")), ("namespace", ("", "ns"))):
+        meta = {"name": key[1], "namespace": key[0], "uid": kind}
+        leaves.east.informers[kind].store[key] = {"metadata": meta}
+    leaves.leave(901)
+    assert not await leaves.step()
+    assert leaves.released == [("east", ["claim ns/data", "namespace ns"], 2)]
+
+
+async def test_most_of_the_fleet_leaving_at_once_is_our_own_fault(leaves: Leaves) -> None:
+    leaves.owned.objects.append({"metadata": {"name": "p", "labels": {ROUTED: "fleet-id"}}})
+    leaves.made.member("west").member.leaving_since = datetime.now(UTC)
+    leaves.leave(5000)
+    assert await leaves.step()
+    assert leaves.owned.objects
+
+
+def test_a_finished_jobs_copy_goes_with_its_member_only() -> None:
+    made = Made("east")
+    status = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": 1}
+    job = made.host("job", "a", spec={"template": {"spec": {"containers": []}}}, status=status)
+    made.placed("job", job, {"east": 1})
+    made.copy("job", job, "east", status=status)
+    assert decide(made.world, "job", job, made.member("east")).action == "keep"
+    made.world.departing.add("east")
+    assert decide(made.world, "job", job, made.member("east")).action == "remove"
