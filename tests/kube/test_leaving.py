@@ -154,7 +154,7 @@ async def test_a_removed_cluster_is_emptied_before_its_credentials_go(
     file.unlink()
     await until(leaving, "it is leaving")
     for name in ("discovery", "scheduler", "reconciler"):
-        await rig.processes[name].kill()
+        await rig.processes[name].kill9()
     for name in ("discovery", "scheduler", "reconciler"):
         await rig.processes[name].start()
     await running(rig, other, ns, "db", 2)
