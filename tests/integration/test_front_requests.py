@@ -552,3 +552,20 @@ async def test_documents_are_served_from_memory_while_the_host_is_away(served: S
     again = await served.ask("GET", "/apis", token="root-token")
     assert (first[0], again[0]) == (200, 200) and first[1] == again[1]
     assert [group["name"] for group in again[1]["groups"]] == ["apps", "reclock.dev"]
+
+
+async def test_before_the_fleet_is_known_no_answer_looks_complete(host: FakeCluster) -> None:
+    member = OneMember("east", None, [PODS, NODES])
+    member.missing = "discovery is away"
+    host.allow = lambda spec: True
+    paths = [("GET", "/api/v1/pods"), ("GET", "/api/v1/pods?watch=true"), ("GET", "/api/v1/namespaces/a/pods/p"),
+             ("POST", "/api/v1/namespaces/a/pods"), ("DELETE", "/api/v1/namespaces/a/pods"),
+             ("GET", "/clusters/east/api/v1/pods")]  # fmt: skip
+    async with cluster(host) as client, front(client, member) as served:
+        for method, path in paths:
+            code, body, answer = await served.ask(method, path)
+            assert (code, body["reason"]) == (503, "ServiceUnavailable"), path
+            assert "discovery is away" in body["message"]
+            assert int(answer.headers["Retry-After"]) > 0
+        assert (await served.ask("GET", "/api/v1/configmaps"))[0] == 200, "the host's own are served"
+        assert not member.calls

@@ -55,6 +55,11 @@ class OneMember:
         self.members = {name: SimpleNamespace(client=client, reachable=True)} if client else {}
         self.absent: set[tuple[str, str]] = set()
         self.calls: list[Call] = []
+        self.missing: str | None = None
+
+    # Fleet
+    def check(self) -> str | None:
+        return self.missing
 
     # Aggregations
     def unsettled(self, group: str, resource: str) -> str | None:
