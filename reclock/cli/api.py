@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -66,6 +66,33 @@ class Api:
                 f"{self.server} does not answer ({error}); is the fleet up? Its kubeconfig is {self.path}"
             ) from error
         return _decode(answer.status, text, path)
+
+    async def lines(
+        self, method: str, path: str, query: dict[str, str] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """The lines of an answer that goes on for as long as the work does. CliError as `call`."""
+        url = self.server + path + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json"}
+        await self._api.update_params_for_auth(headers, [], ["BearerToken"])
+        request = self._api.rest_client.pool_manager.request(
+            method, url, headers=headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=10)
+        )
+        done = False
+        try:
+            async with request as answer:
+                if answer.status >= 400:
+                    _decode(answer.status, await answer.text(), path)
+                async for text in answer.content:
+                    line: dict[str, Any] = json.loads(text)
+                    if line["kind"] == "Failed":
+                        raise CliError(line["message"])
+                    done = line["kind"] == "Done"
+                    if not done:
+                        yield line
+        except (aiohttp.ClientError, OSError) as error:
+            raise CliError(f"{self.server} does not answer ({error}); its kubeconfig is {self.path}") from error
+        if not done:
+            raise CliError(f"{path}: the answer ended before the work did")
 
     async def items(self, path: str, **query: str) -> list[dict[str, Any]]:
         """The items of a list."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 import typer
@@ -12,8 +11,9 @@ from reclock import __version__
 from reclock.cli import clusters as clusters_command
 from reclock.cli import explain as explain_command
 from reclock.cli import kubeconfig as kubeconfig_command
-from reclock.cli import markers as markers_command
-from reclock.cli.api import Api, CliError, run
+from reclock.cli.api import Api
+from reclock.cli.markers_app import markers_app
+from reclock.cli.options import Kubeconfig, Namespace, Output, run_command
 from reclock.cli.output import Format, console, show
 
 app = typer.Typer(
@@ -23,29 +23,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Kubeconfig = Annotated[
-    str | None,
-    typer.Option(
-        "--kubeconfig", help="Kubeconfig of the front; else $KUBECONFIG, .reclock/kubeconfig, ~/.kube/config."
-    ),
-]
-Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")]
+app.add_typer(markers_app)
+
 ClusterName = Annotated[str, typer.Argument(help="Name of a cluster.", show_default=False)]
-
-
-def _run(kubeconfig: str | None, work: Callable[[Api], Awaitable[None]]) -> None:
-    try:
-        run(kubeconfig, work)
-    except CliError as error:
-        print(f"reclock: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
 
 
 @app.command()
 def clusters(kubeconfig: Kubeconfig = None, output: Output = Format.table) -> None:
     """List the clusters of the fleet, with what is wrong with them."""
-    _run(kubeconfig, lambda api: clusters_command.clusters(api, output))
+    run_command(kubeconfig, lambda api: clusters_command.clusters(api, output))
 
 
 @app.command()
@@ -56,36 +42,25 @@ def explain(
     output: Output = Format.table,
 ) -> None:
     """Say per member why a workload is there, or what keeps it away."""
-    _run(kubeconfig, lambda api: explain_command.explain(api, target, namespace, output))
-
-
-@app.command()
-def markers(
-    namespace: Namespace = "default",
-    every: Annotated[bool, typer.Option("--all-namespaces", "-A", help="All namespaces.")] = False,
-    kubeconfig: Kubeconfig = None,
-    output: Output = Format.table,
-) -> None:
-    """List version markers: member version and fleet version of each object."""
-    _run(kubeconfig, lambda api: markers_command.markers(api, namespace, every, output))
+    run_command(kubeconfig, lambda api: explain_command.explain(api, target, namespace, output))
 
 
 @app.command()
 def cordon(cluster: ClusterName, kubeconfig: Kubeconfig = None) -> None:
     """Keep new work away from a cluster."""
-    _run(kubeconfig, lambda api: clusters_command.cordon(api, cluster, "NoSchedule"))
+    run_command(kubeconfig, lambda api: clusters_command.cordon(api, cluster, "NoSchedule"))
 
 
 @app.command()
 def uncordon(cluster: ClusterName, kubeconfig: Kubeconfig = None) -> None:
     """Let work come to a cluster again."""
-    _run(kubeconfig, lambda api: clusters_command.uncordon(api, cluster))
+    run_command(kubeconfig, lambda api: clusters_command.uncordon(api, cluster))
 
 
 @app.command()
 def forget(cluster: ClusterName, kubeconfig: Kubeconfig = None) -> None:
     """Say that a lost cluster will not come back, so that all of its work may move."""
-    _run(kubeconfig, lambda api: clusters_command.forget(api, cluster))
+    run_command(kubeconfig, lambda api: clusters_command.forget(api, cluster))
 
 
 @app.command()
@@ -104,7 +79,7 @@ def drain(
         if wait:
             await clusters_command.wait_drained(api, cluster, timeout)
 
-    _run(kubeconfig, work)
+    run_command(kubeconfig, work)
 
 
 @app.command()
@@ -120,7 +95,7 @@ def version(
         async def work(api: Api) -> None:
             rows.append(("server", (await api.call("GET", "/version"))["gitVersion"]))
 
-        _run(kubeconfig, work)
+        run_command(kubeconfig, work)
     show(dict(rows), output, ("", "VERSION"), rows, "")
 
 
@@ -138,7 +113,7 @@ def kubeconfig(
             await kubeconfig_command.require_cluster(api, cluster)
         print(kubeconfig_command.text(kubeconfig, cluster), end="")
 
-    _run(kubeconfig, work)
+    run_command(kubeconfig, work)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -16,11 +16,12 @@ from reclock.discovery.v1 import discovery_pb2_grpc
 from reclock.scheduler.v1 import scheduler_pb2_grpc
 from services.aggregator.aggregations import Aggregations
 from services.aggregator.clock.clock import Clock
+from services.aggregator.clock.clocks import Clocks
 from services.aggregator.config import AggregatorConfig
 from services.aggregator.front.front import Front
 from services.aggregator.front.identity import member_headers
 from services.aggregator.owners import Owners
-from services.aggregator.pages import Pages
+from services.aggregator.pages import Operations, Pages
 from services.aggregator.reads import Reads
 from services.aggregator.reads.versionmarkers import VersionMarkers
 from services.aggregator.rpc.clock_service import ClockService
@@ -60,7 +61,7 @@ class Aggregator(Service[AggregatorConfig]):
         self._closers: list[Callable[[], object]] = []
         self._owners: Owners | None = None
         self._reads: Reads | None = None
-        self._etcd: Etcd | None = None
+        self._etcds: list[Etcd] = []
         self._host: KubeClient | None = None
         self._scheduler: grpc.aio.Channel | None = None
         self._discovery: grpc.aio.Channel | None = None
@@ -83,20 +84,13 @@ class Aggregator(Service[AggregatorConfig]):
         self.checks["discovery"] = fleet.check
         aggregations = Aggregations(host, fleet)
         self.checks["aggregations"] = aggregations.ready
-        self._etcd = Etcd.connect(config.etcd.endpoints, config.etcd.tls, config.etcd.login)
-        clock = Clock(
-            etcd=self._etcd,
-            prefix=config.etcd.prefix,
-            fleet_id=fleet_id,
-            window_seconds=config.window.seconds,
-            window_revisions=config.window.revisions,
-            fleet=fleet,
-            host=host,
-        )
+        etcd = self._connect(config.etcd.endpoints)
+        clock = self._clocks(fleet_id, fleet, host)
         self.checks["clock"] = clock.ready
+        self.checks["etcd"] = clock.alarm
         self._rpc.clock = clock
         self._owners = owners = Owners(fleet, aggregations, fleet_id)
-        secret = await token_secret(self._etcd, config.etcd.prefix)
+        secret = await token_secret(etcd, config.etcd.prefix)
         self._reads = reads = Reads(
             clock, owners, fleet_id=fleet_id, token_secret=secret, identity=member_headers
         )
@@ -123,8 +117,10 @@ class Aggregator(Service[AggregatorConfig]):
             clock=clock,
             reads=reads,
             writes=Writes(context),
-            version_markers=VersionMarkers(clock, fleet_id=fleet_id, token_secret=secret),
-            pages=Pages(host, placement, discovery),
+            version_markers=VersionMarkers(
+                clock, fleet_id=fleet_id, token_secret=secret, one_sequence=len(clock.each) == 1
+            ),
+            pages=Pages(host, placement, discovery, Operations(clock, fleet_id)),
             checks=self.checks,
         )
         aggregations.on_change(clock.apply)
@@ -141,6 +137,36 @@ class Aggregator(Service[AggregatorConfig]):
             await asyncio.wait_for(fleet.synced.wait(), FLEET_PATIENCE)
         await self.front.start()
         self._missing = lambda: None
+
+    def _connect(self, endpoints: Sequence[str]) -> Etcd:
+        etcd = Etcd.connect(endpoints, self.config.etcd.tls, self.config.etcd.login)
+        self._etcds.append(etcd)
+        return etcd
+
+    def _clocks(self, fleet_id: str, fleet: FleetWatcher, host: KubeClient) -> Clocks:
+        """One clock for each etcd: what `etcdOverrides` names, and the rest."""
+        config = self.config
+
+        def clock(etcd: Etcd) -> Clock:
+            return Clock(
+                etcd=etcd,
+                prefix=config.etcd.prefix,
+                fleet_id=fleet_id,
+                window_seconds=config.window.seconds,
+                window_revisions=config.window.revisions,
+                fleet=fleet,
+                host=host,
+            )
+
+        main = clock(self._etcds[0])
+        known: dict[tuple[str, ...], Clock] = {tuple(config.etcd.endpoints): main}
+        others: dict[str, Clock] = {}
+        for key, endpoints in config.overrides().items():
+            place = tuple(endpoints)
+            if place not in known:
+                known[place] = clock(self._connect(endpoints))
+            others[key] = known[place]
+        return Clocks(main, others)
 
     async def _fleet_id(self, host: KubeClient) -> str:
         backoff = Backoff(initial=0.2, maximum=5.0)
@@ -166,7 +192,7 @@ class Aggregator(Service[AggregatorConfig]):
         for chan in (self._scheduler, self._discovery):
             if chan is not None:
                 await chan.close()
-        if self._etcd is not None:
-            await self._etcd.close()
+        for etcd in self._etcds:
+            await etcd.close()
         if self._host is not None:
             await self._host.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 
 from aetcd.rpc import rpc_pb2
@@ -28,6 +28,8 @@ class EndpointState:
     used: int = 0
     """Bytes of it that hold data; defragmentation gives the rest back."""
     leader: bool = False
+    alarms: tuple[str, ...] = ()
+    """NOSPACE, CORRUPT: of any member of the cluster, as this one knows them."""
     problem: str = ""
 
 
@@ -47,8 +49,13 @@ async def _state(etcd: Etcd, endpoint: Endpoint) -> EndpointState:
     problem = "" if answer.leader else "it knows no leader"
     return EndpointState(
         endpoint.address, member, answer.version, int(answer.dbSize), int(answer.dbSizeInUse),
-        int(answer.leader) == member, problem,
+        int(answer.leader) == member, _alarms(answer.errors), problem,
     )  # fmt: skip
+
+
+def _alarms(errors: Iterable[str]) -> tuple[str, ...]:
+    """Alarms are among a status' errors, as text."""
+    return tuple(name for name in ("NOSPACE", "CORRUPT") if any(name in text for text in errors))
 
 
 async def alarms(etcd: Etcd) -> dict[str, list[int]]:

@@ -85,7 +85,11 @@ class Rig:
 
     async def start(self) -> ResourceClock:
         """Start a clock, a new process as it were."""
-        self._client = Etcd.connect([self.etcd.endpoint])
+        return await self.start_with(Etcd.connect([self.etcd.endpoint]))
+
+    async def start_with(self, client: Etcd) -> ResourceClock:
+        """The same with a client of the test's own making."""
+        self._client = client
         self.fleet.listeners.clear()
         options: dict[str, Any] = {"window_seconds": 900, "window_revisions": 2_000_000} | self.options
         host = next(iter(self.members.values())).member.client

@@ -17,6 +17,7 @@ from services.aggregator.clock.position import Position
 from services.aggregator.clock.resource import ResourceClock
 from services.aggregator.clock.retention import Window
 from services.aggregator.clock.store import StartRefused, Store
+from services.aggregator.clock.upkeep import Upkeep
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.types import Aggregated
 from services.common.etcd import DELETE, Etcd, EtcdCompacted, EtcdError, EtcdUnavailable, prefix_end
@@ -55,6 +56,7 @@ class Clock:
             window_revisions,
             max_ops=max_ops,
         )
+        self.upkeep = Upkeep(etcd)
         self._window = Window(window_seconds, window_revisions)
         self._tasks: Tasks | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -131,6 +133,7 @@ class Clock:
         tasks = self._tasks = Tasks("clock", on_failure=self._failed)
         leases = asyncio.create_task(self.context.leases.run(), name="clock/lease")
         try:
+            tasks.spawn(self.upkeep.run(), "upkeep", root=True)
             await self._open()
             tasks.spawn(self._follow_keys(), "keys", root=True)
             tasks.spawn(self._retain(), "retention", root=True)

@@ -35,7 +35,8 @@ async def window_start(store: Store, now: int, revisions: int) -> int:
                     break
         except EtcdCompacted as error:
             oldest = error.compact_revision
-    return max(oldest, now - revisions, 0)
+    # What lies before the base was numbered by another one, or removed with it.
+    return max(oldest, now - revisions, store.base_revision)
 
 
 async def load(store: Store, group: str, resource: str, until: int, revisions: int) -> State:

@@ -11,6 +11,10 @@ FIELDS = {"base": 0, "markers": 5, "positions": 3, "gaps": 3, "claims": 4, "lead
 """How many fields follow each kind; names of Kubernetes contain no slash."""
 
 
+KINDS: tuple[Kind, ...] = ("markers", "positions", "gaps", "claims", "leader")
+"""What a rebuild removes: all but the base."""
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A key taken apart; what its kind does not have is empty."""

@@ -40,6 +40,11 @@ LISTS = Counter(
 )
 GAPS = Counter(f"{PREFIX}_gaps", "Answers that were given without a member", ["resource", "cluster"])
 GAPS_OPEN = Gauge(f"{PREFIX}_gaps_open", "Members whose objects must be sent anew", ["resource"])
+FULL = Counter(f"{PREFIX}_full", "Transactions that etcd refused because its quota is used up", ["resource"])
+ETCD_UP = Gauge("reclock_aggregator_etcd_up", "1 while the endpoint answers and knows a leader", ["endpoint"])
+ETCD_SIZE = Gauge("reclock_aggregator_etcd_size_bytes", "etcd's database file, which its quota counts", ["endpoint"])
+ETCD_USED = Gauge("reclock_aggregator_etcd_used_bytes", "Bytes of the database in use", ["endpoint"])
+ETCD_FULL = Gauge("reclock_aggregator_etcd_full", "1 while etcd's alarm NOSPACE is on", ["endpoint"])
 WAITING = Gauge(f"{PREFIX}_queue_length", "Work waiting for the sequencer", ["resource"])
 
 

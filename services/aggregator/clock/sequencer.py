@@ -19,11 +19,13 @@ from services.aggregator.clock.state import Change, State
 from services.aggregator.clock.store import GapReopened, StorageChanged, Store
 from services.aggregator.clock.version import decode
 from services.aggregator.clock.work import DiffRun, GapRun, LeaveRun, Work
+from services.common.etcd import EtcdFull
 
 log = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 2048
 """Events that one cluster may have waiting; a feed that is faster waits with its connection."""
+FULL_RETRY = 1.0
 PURGE = 50
 PURGE_EVERY = 16
 """Commits under load after which one purge has its turn."""
@@ -42,6 +44,8 @@ class Sequencer:
         self.state, self.term, self.limit = state, term, limit
         self.settled = Pulse()
         """Beats when a transaction has been applied."""
+        self.full = ""
+        """What etcd says while its quota is used up."""
         self._committed = committed
         self._label = f"{resource}.{group}" if group else resource
         self._counts = metrics.Commits(self._label)
@@ -162,7 +166,7 @@ class Sequencer:
         self._inflight = batch.clusters
         self._started += 1
         try:
-            revision = await self.store.commit(self.group, self.resource, self.term, self.state, batch)
+            revision = await self._written(batch)
         except GapReopened as reason:
             log.info("%s: gap of cluster %r: %s", self._label, batch.gap and batch.gap[0], reason)
         else:
@@ -176,6 +180,25 @@ class Sequencer:
         self._done += 1
         self._inflight = set()
         self.settled.beat()
+
+    async def _written(self, batch: Batch) -> int:
+        """Commit; while etcd is full the batch waits. That is a refusal for certain, so the term goes on and reads
+        with it."""
+        while True:
+            try:
+                revision = await self.store.commit(self.group, self.resource, self.term, self.state, batch)
+            except EtcdFull as error:
+                if not self.full:
+                    log.error("%s: events wait: %s", self._label, error)
+                self.full = str(error)
+                metrics.FULL.labels(self._label).inc()
+                self._done += 1
+                self.settled.beat()
+                await asyncio.sleep(FULL_RETRY)
+                self._started += 1
+            else:
+                self.full = ""
+                return revision
 
     def _check(self, revision: int) -> None:
         """Versions must grow: a store that was set back is found out before anything is numbered by it."""

@@ -14,15 +14,16 @@ from typing import Any
 
 from _fastpath.marker import Marker
 from services.aggregator.clock.batch import Batch
-from services.aggregator.clock.keys import Layout
+from services.aggregator.clock.keys import KINDS, Layout
 from services.aggregator.clock.state import State
 from services.aggregator.clock.varint import Reader, Writer
-from services.common.etcd import Etcd, EtcdError, compare, op_delete, op_put, op_range
+from services.common.etcd import Etcd, EtcdError, compare, op_delete, op_put, op_range, prefix_end
 
 log = logging.getLogger(__name__)
 
 BASE_LAYOUT = 1
 COMMIT_TIMEOUT = 10.0
+REBUILD_TIMEOUT = 60.0
 
 
 class StartRefused(Exception):
@@ -62,7 +63,8 @@ class Store:
         self.keys = Layout(prefix)
         self.fleet_id = fleet_id
         self.base = 0
-        self._base_revision = 0
+        self.base_revision = 0
+        """mod_revision of the base key: what lies before it is another store's history."""
         self._terms: dict[tuple[str, str], tuple[int, int, list[Any]]] = {}
 
     async def open(self, *, rewound: bool = False) -> None:
@@ -74,7 +76,7 @@ class Store:
         while True:
             stored = await self.etcd.get(self.keys.base)
             if stored is not None and not (rewound and self.base == self._check(stored.value)):
-                self.base, self._base_revision = self._check(stored.value), stored.mod_revision
+                self.base, self.base_revision = self._check(stored.value), stored.mod_revision
                 return
             revision = stored.mod_revision if stored is not None else 0
             out = Writer(BASE_LAYOUT)
@@ -84,6 +86,29 @@ class Store:
             await self.etcd.txn(
                 [compare(self.keys.base, "mod", "=", revision)], [op_put(self.keys.base, out.done())]
             )
+
+    async def rebuild(self) -> int:
+        """Put a new base and remove whatever was numbered by the old one, in one transaction; return its revision.
+
+        All replicas find another base then, read all anew, and list every cluster. EtcdError, StorageChanged.
+        """
+        stored = await self.etcd.get(self.keys.base)
+        if stored is None or self._check(stored.value) != self.base:
+            raise StorageChanged("etcd: the base key is not the one that was read: the store was rebuilt")
+        revision = (await self.etcd.range(self.keys.base, keys_only=True)).revision
+        out = Writer(BASE_LAYOUT)
+        # Above all that the old base numbered, whatever the time says.
+        out.number(max(int(time.time() * 1000), self.base + revision + 1))
+        out.text(self.fleet_id)
+        gone = [self.keys.kind(kind) for kind in KINDS]
+        answer = await self.etcd.txn(
+            [compare(self.keys.base, "mod", "=", stored.mod_revision)],
+            [op_put(self.keys.base, out.done()), *(op_delete(prefix, prefix_end(prefix)) for prefix in gone)],
+            timeout=REBUILD_TIMEOUT,
+        )
+        if not answer.succeeded:
+            raise StorageChanged("etcd: another rebuild came first")
+        return answer.revision
 
     def _check(self, value: bytes) -> int:
         where = self.keys.prefix.decode()
@@ -108,7 +133,7 @@ class Store:
         """Take the leader key; return its create_revision, or who holds it. StorageChanged, LeaseGone."""
         key = self.keys.leader(group, resource)
         answer = await self.etcd.txn(
-            [compare(key, "create", "=", 0), compare(self.keys.base, "mod", "=", self._base_revision)],
+            [compare(key, "create", "=", 0), compare(self.keys.base, "mod", "=", self.base_revision)],
             [op_put(key, identity.encode(), lease)],
             [op_range(key), op_range(self.keys.base)],
         )
@@ -116,7 +141,7 @@ class Store:
             return answer.revision
         held = answer.responses[0].response_range.kvs
         base = answer.responses[1].response_range.kvs
-        if not base or base[0].mod_revision != self._base_revision:
+        if not base or base[0].mod_revision != self.base_revision:
             raise StorageChanged("etcd: the base key is not the one that was read: the store was rebuilt")
         if not held:
             raise Deposed("etcd: the leader key went while it was asked for")
@@ -141,7 +166,7 @@ class Store:
 
     def _guards(self, group: str, resource: str, term: int) -> list[Any]:
         """The term is not over, and the base is the one that numbers are made with."""
-        base = self._base_revision
+        base = self.base_revision
         held = self._terms.get((group, resource))
         if held is None or held[:2] != (term, base):
             # The same for every commit of a term.

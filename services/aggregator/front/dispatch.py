@@ -130,6 +130,10 @@ class Dispatch:
         if path == SOURCES and self._pages is not None:
             await self._authorizer.require(call.user, attributes_of(call.info))
             return await self._pages.sources(call)
+        operations = self._pages.operations if self._pages is not None else None
+        if operations is not None and operations.knows(path):
+            await self._authorizer.require(call.user, attributes_of(call.info))
+            return await operations.serve(call)
         if self._documents.knows(call.info.verb, path):
             await self._authorizer.require(call.user, attributes_of(call.info))
             return await self._documents.serve(call)

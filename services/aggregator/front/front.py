@@ -37,7 +37,7 @@ from services.common.tasks import Tasks
 
 if TYPE_CHECKING:
     from services.aggregator.aggregations import Aggregations
-    from services.aggregator.clock.clock import Clock
+    from services.aggregator.clock.clocks import ResourceClocks
     from services.aggregator.pages import Pages
     from services.aggregator.reads import Reads
     from services.aggregator.reads.versionmarkers import VersionMarkers
@@ -93,7 +93,7 @@ class Front:
         host: KubeClient,
         fleet: FleetWatcher,
         aggregations: Aggregations,
-        clock: Clock,
+        clock: ResourceClocks,
         reads: Reads,
         writes: Writes,
         version_markers: VersionMarkers,

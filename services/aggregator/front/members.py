@@ -17,7 +17,7 @@ from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 
 if TYPE_CHECKING:
-    from services.aggregator.clock.clock import Clock
+    from services.aggregator.clock.clocks import ResourceClocks
 
 BARRIER_TIMEOUT = 5.0
 
@@ -25,7 +25,7 @@ BARRIER_TIMEOUT = 5.0
 class Members:
     """Finds the member and passes requests through."""
 
-    def __init__(self, host: KubeClient, fleet: FleetWatcher, clock: Clock, authorizer: Authorizer) -> None:
+    def __init__(self, host: KubeClient, fleet: FleetWatcher, clock: ResourceClocks, authorizer: Authorizer) -> None:
         self._host = host
         self._fleet = fleet
         self._clock = clock

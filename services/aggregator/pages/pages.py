@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.aggregator.pages.operations import Operations
 from services.aggregator.types import Call
 from services.common.errors import from_rpc, method_not_allowed
 from services.common.kube.client import KubeClient
@@ -28,7 +29,9 @@ class Pages:
         host: KubeClient,
         placement: scheduler_pb2_grpc.PlacementServiceStub,
         discovery: discovery_pb2_grpc.DiscoveryServiceStub,
+        operations: Operations | None = None,
     ) -> None:
+        self.operations = operations
         self._host = host
         self._placement = placement
         self._discovery = discovery

@@ -16,7 +16,8 @@ from services.aggregator.types import HOST, Aggregated, Call
 from services.common.errors import StatusError, unavailable
 
 if TYPE_CHECKING:
-    from services.aggregator.clock.clock import Clock, ResourceClock
+    from services.aggregator.clock.clock import ResourceClock
+    from services.aggregator.clock.clocks import ResourceClocks
     from services.aggregator.owners import Owners
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class LeftOut:
 class Scope:
     """The members that one aggregated resource is read from."""
 
-    def __init__(self, clock: Clock, owners: Owners, access: MemberAccess) -> None:
+    def __init__(self, clock: ResourceClocks, owners: Owners, access: MemberAccess) -> None:
         self._clock, self._owners, self.access = clock, owners, access
 
     def resource(self, aggregated: Aggregated) -> ResourceClock:

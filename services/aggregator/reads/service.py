@@ -23,7 +23,8 @@ from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, not_acceptable, unavailable
 
 if TYPE_CHECKING:
-    from services.aggregator.clock.clock import Clock, ResourceClock
+    from services.aggregator.clock.clock import ResourceClock
+    from services.aggregator.clock.clocks import ResourceClocks
     from services.aggregator.owners import Owners
 
 
@@ -34,7 +35,7 @@ class Reads:
     """
 
     def __init__(
-        self, clock: Clock, owners: Owners, *, fleet_id: str, token_secret: bytes, identity: Identity
+        self, clock: ResourceClocks, owners: Owners, *, fleet_id: str, token_secret: bytes, identity: Identity
     ) -> None:
         self._clock, self._owners = clock, owners
         self._scope = Scope(clock, owners, MemberAccess(identity))

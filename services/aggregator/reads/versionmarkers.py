@@ -24,10 +24,11 @@ from services.aggregator.reads.query import ReadOptions, decode_list, decode_wat
 from services.aggregator.reads.respond import Outgoing, pretty, whole
 from services.aggregator.reads.tokens import Token, TokenCodec, scope_of
 from services.aggregator.types import Aggregated, Call
-from services.common.errors import StatusError, not_found, unavailable
+from services.common.errors import StatusError, method_not_allowed, not_found, unavailable
 
 if TYPE_CHECKING:
-    from services.aggregator.clock.clock import Clock, ResourceClock
+    from services.aggregator.clock.clock import ResourceClock
+    from services.aggregator.clock.clocks import ResourceClocks
 
 GROUP, VERSION, RESOURCE, KIND = "reclock.dev", "v1alpha1", "versionmarkers", "VersionMarker"
 TYPE = Aggregated(RESOURCE, GROUP, VERSION, RESOURCE, KIND, namespaced=True)
@@ -42,8 +43,11 @@ Clocks = list["ResourceClock"]
 class VersionMarkers:
     """Serves the resource; the front has authorised the request."""
 
-    def __init__(self, clock: Clock, *, fleet_id: str, token_secret: bytes) -> None:
+    def __init__(
+        self, clock: ResourceClocks, *, fleet_id: str, token_secret: bytes, one_sequence: bool = True
+    ) -> None:
         self._clock = clock
+        self._one_sequence = one_sequence
         self._codec = TokenCodec(fleet_id, token_secret)
 
     def _form(self, call: Call) -> Negotiated:
@@ -102,6 +106,11 @@ class VersionMarkers:
         """Changes of markers; positions change with nearly every event and are told by get and list only."""
         options = decode_watch(call.query, call.info, TYPE)
         form = self._form(call)
+        if not self._one_sequence:
+            raise method_not_allowed(
+                "versionmarkers cannot be watched here: they lie on several etcds (etcdOverrides), whose versions are"
+                " no one sequence"
+            )
         response = web.StreamResponse()
         response.content_type = form.content_type
         response.enable_chunked_encoding()

@@ -9,8 +9,12 @@ import grpc
 from _fastpath.marker import Marker
 from reclock.aggregator.v1 import aggregator_pb2 as pb
 from reclock.aggregator.v1 import aggregator_pb2_grpc
-from services.aggregator.clock.clock import Clock, ResourceClock
+from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.clock.clocks import Clocks
+from services.aggregator.clock.rebuild import rebuild
+from services.aggregator.clock.verify import Compared, Finding, verify
 from services.common.errors import StatusError
+from services.common.etcd import EtcdError
 from services.common.grpc import abort, abort_status
 
 
@@ -18,7 +22,7 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
     """Serves the clock once it is there; UNAVAILABLE before."""
 
     def __init__(self) -> None:
-        self.clock: Clock | None = None
+        self.clock: Clocks | None = None
 
     async def ListMarkers(
         self, request: pb.ListMarkersRequest, context: grpc.aio.ServicerContext
@@ -56,24 +60,38 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
     async def VerifyMarkers(
         self, request: pb.VerifyMarkersRequest, context: grpc.aio.ServicerContext
     ) -> pb.VerifyMarkersResponse:
-        """Not built yet."""
-        await abort(
-            context,
-            grpc.StatusCode.UNIMPLEMENTED,
-            "VerifyMarkers will compare all markers with the members; it is not built yet",
-        )
+        """Compare one resource, or all, with the members and with etcd; may take as long as whole lists take."""
+        clock = await self._clock(context)
+        if request.HasField("resource"):
+            chosen = [await self._resource(request.resource, context)]
+        else:
+            chosen = [one for _, one in sorted(clock.resources.items())]
+        answer = pb.VerifyMarkersResponse()
+        try:
+            for one in chosen:
+                async for finding in verify(one):
+                    _found(answer, finding)
+        except EtcdError as error:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        return answer
 
     async def RebuildMarkers(
         self, request: pb.RebuildMarkersRequest, context: grpc.aio.ServicerContext
     ) -> pb.RebuildMarkersResponse:
-        """Not built yet."""
-        await abort(
-            context,
-            grpc.StatusCode.UNIMPLEMENTED,
-            "RebuildMarkers will make all markers anew after the loss of the etcd; it is not built yet",
-        )
+        """Make all markers anew; answers when every cluster that can be reached is listed."""
+        clock = await self._clock(context)
+        fleet = clock.each[0].context.fleet_id
+        if request.fleet_id != fleet:
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, f"fleet_id: this is the fleet {fleet}")
+        markers = 0
+        try:
+            async for progress in rebuild(clock):
+                markers = progress.markers
+        except EtcdError as error:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        return pb.RebuildMarkersResponse(markers=markers)
 
-    async def _clock(self, context: grpc.aio.ServicerContext) -> Clock:
+    async def _clock(self, context: grpc.aio.ServicerContext) -> Clocks:
         if self.clock is None:
             await abort(context, grpc.StatusCode.UNAVAILABLE, "the clock is starting: the host has not answered yet")
         return self.clock
@@ -86,6 +104,17 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
             text = f"{ref.resource}.{ref.group or 'core'} is not aggregated; these are: {known}"
             await abort(context, grpc.StatusCode.NOT_FOUND, text)
         return found
+
+
+def _found(answer: pb.VerifyMarkersResponse, finding: Finding) -> None:
+    where = f"{finding.resource} of cluster {finding.cluster!r}"
+    if isinstance(finding, Compared):
+        answer.compared += finding.objects
+        if finding.problem:
+            answer.differences.append(f"{where}: not compared: {finding.problem}")
+        return
+    name = f"{finding.namespace}/{finding.name}" if finding.namespace else finding.name
+    answer.differences.append(f"{where}: {name}: {finding.what}: {finding.message}")
 
 
 def _marker(clock: ResourceClock, marker: Marker) -> pb.Marker:

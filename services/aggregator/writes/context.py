@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reclock.scheduler.v1 import scheduler_pb2_grpc
 from services.aggregator.aggregations import Aggregations
-from services.aggregator.clock.clock import Clock
+from services.aggregator.clock.clocks import ResourceClocks
 from services.aggregator.owners import Owners
 from services.aggregator.reads import Reads
 from services.aggregator.types import Aggregated, Call
@@ -25,7 +25,7 @@ class WriteContext:
     host: KubeClient
     fleet: FleetWatcher
     fleet_id: str
-    clock: Clock
+    clock: ResourceClocks
     aggregations: Aggregations
     owners: Owners
     reads: Reads

@@ -1,0 +1,30 @@
+"""Flags that several commands have, and how a command runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
+
+from reclock.cli.api import Api, CliError, run
+from reclock.cli.output import Format
+
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig", help="Kubeconfig of the front; else $KUBECONFIG, .reclock/kubeconfig, ~/.kube/config."
+    ),
+]
+Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
+Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")]
+
+
+def run_command(kubeconfig: str | None, work: Callable[[Api], Awaitable[None]]) -> None:
+    """Do the work; what goes wrong is one line and exit code 1."""
+    try:
+        run(kubeconfig, work)
+    except CliError as error:
+        print(f"reclock: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
