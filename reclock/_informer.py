@@ -127,7 +127,7 @@ class Informer:
         return changes
 
     async def _watch(self) -> AsyncGenerator[Change, None]:
-        query = {
+        query: dict[str, str | int | bool | None] = {
             "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": self._version,
             "labelSelector": self._labels, "fieldSelector": self._fields,
             "timeoutSeconds": random.randint(*WATCH_SECONDS),

@@ -43,7 +43,8 @@ class Settings:
     @classmethod
     def load(cls, **given: Any) -> Settings:
         """What is given, filled up from the environment and from what is usual."""
-        settings = cls(**{name: value for name, value in given.items() if value is not None})
+        given = {name: value for name, value in given.items() if value is not None}
+        settings = cls(**given)
         found: dict[str, Any] = {}
         for name in ("front", "token_file", "ca_file", "reconciler", "tls_cert", "tls_key", "tls_ca"):
             value = os.environ.get(f"RECLOCK_{name.upper()}")
