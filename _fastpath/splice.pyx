@@ -56,6 +56,7 @@ jb_set_level(jb_best_level())
 
 include "scan.pxi"
 include "rebuild.pxi"
+include "edits.pxi"
 include "edit.pxi"
 include "stream.pxi"
 include "table.pxi"

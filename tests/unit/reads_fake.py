@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import proto_model as model
 from aiohttp import web
 
 from _fastpath.marker import CLASH, Marker
@@ -21,11 +22,17 @@ from services.aggregator.front.request_info import parse
 from services.aggregator.reads import Reads, VersionMarkers
 from services.aggregator.types import Aggregated, Call, User
 from services.common.errors import StatusError, expired, too_large_version
+from services.common.kube import status_pb
 from services.common.kube.client import KubeClient
 
 Object = dict[str, Any]
 PODS = Aggregated("pods", "", "v1", "pods", "Pod", namespaced=True)
 BASE = 1_700_000_000_000
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+NAMES = {
+    "json": ("v1", "Pod"), "jsons": ("v1", "PodList"), "partial": ("meta.k8s.io/v1", "PartialObjectMetadata"),
+    "partials": ("meta.k8s.io/v1", "PartialObjectMetadataList"),
+}  # fmt: skip
 
 
 def kubeconfig(url: str) -> Object:
@@ -58,6 +65,7 @@ class FakeMember:
         self.columns = ["Name", "Ready"]
         self.mute = False  # watches stay silent
         self.denied: set[str] = set()
+        self.protobuf = True  # pods have it; False: as of a custom resource
         self._moved = asyncio.Event()
 
     async def start(self) -> None:
@@ -103,6 +111,13 @@ class FakeMember:
         accept = request.headers["Accept"]
         return "table" if "as=Table" in accept else "partial" if "as=Partial" in accept else "json"
 
+    @staticmethod
+    def _proto(request: web.Request) -> bool:
+        return request.headers["Accept"].startswith(PROTOBUF)
+
+    def _refuses(self, request: web.Request) -> bool:
+        return self._proto(request) and not self.protobuf
+
     def _row(self, obj: Object, include: str) -> Object:
         partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
         cells = {"Name": obj["metadata"]["name"], "Ready": "1/1"}
@@ -130,6 +145,12 @@ class FakeMember:
         obj = self.objects.get(f"{request.match_info['ns']}/{request.match_info['name']}")
         if obj is None:
             return status(404, "NotFound")
+        if self._refuses(request):
+            return status(406, "NotAcceptable")
+        if self._proto(request):
+            version, kind = NAMES[self._form(request)]
+            body = model.envelope(version, kind, model.body_of(obj, version, kind))
+            return web.Response(body=body, content_type=PROTOBUF)
         return web.json_response(self._shape(obj, self._form(request), request.query.get("includeObject", "")))
 
     async def _review(self, request: web.Request) -> web.StreamResponse:
@@ -141,6 +162,8 @@ class FakeMember:
 
     async def _many(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
+        if self._refuses(request):
+            return status(406, "NotAcceptable")
         if request.query.get("watch") == "true":
             return await self._watch(request)
         if self.fail is not None:
@@ -169,6 +192,10 @@ class FakeMember:
             rows = rows[:limit]
         objects = [o for _, o in rows]
         form = self._form(request)
+        if self._proto(request):
+            names, (version_, kind) = NAMES[form + "s"], NAMES[form]
+            body = model.list_of(*names, metadata, [model.body_of(o, version_, kind) for o in objects])
+            return web.Response(body=body, content_type=PROTOBUF)
         if form == "table":
             return web.json_response(self._table(objects, str(version), query.get("includeObject", "")) | {"metadata": metadata})
         if form == "partial":
@@ -200,6 +227,14 @@ class FakeMember:
         form, include = self._form(request), request.query.get("includeObject", "")
 
         async def send(type_: str, obj: Object) -> None:
+            if self._proto(request):
+                if type_ == "ERROR":
+                    body = status_pb.message(obj)
+                    await response.write(model.event(type_, "v1", "Status", body))
+                    return
+                version, kind = NAMES[form]
+                await response.write(model.event(type_, version, kind, model.body_of(obj, version, kind)))
+                return
             await response.write(json.dumps({"type": type_, "object": obj}).encode() + b"\n")
 
         if position < self.watch_from:
@@ -356,7 +391,7 @@ class Fleet:
                 return await getattr(self.markers, info.verb)(call)
             return await getattr(self.reads, info.verb)(call, self.aggregated)
         except StatusError as error:
-            return error_response(error)
+            return error_response(error, request.headers.get("Accept", ""))
 
     def write(self, cluster: str, obj: Object, *, delete: bool = False, log: bool = True) -> Object:
         """A change on a member, and (by default at once) in the log."""

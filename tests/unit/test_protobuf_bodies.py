@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from services.aggregator.protobuf import MAGIC
 from services.aggregator.writes.body import as_json
-from services.aggregator.writes.protobuf import MAGIC
 from services.common.errors import StatusError
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"

@@ -183,4 +183,3 @@ async def test_show_is_504_when_the_log_does_not_come(fleet: Fleet) -> None:
 async def test_show_leaves_a_status_as_it_is(fleet: Fleet) -> None:
     body = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
     assert await fleet.reads.show(fleet.clock, "east", body) == body  # type: ignore[arg-type]
-    assert await fleet.reads.show_unversioned(fleet.clock, "east", body) == body  # type: ignore[arg-type]

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.aggregator.reads.fields import check_fields, value_of
-from services.aggregator.reads.frames import with_labels, with_type
+from services.aggregator.reads.frames import Frames, with_type
 from services.aggregator.reads.merge import Merge
-from services.aggregator.reads.negotiate import Negotiated, negotiate
+from services.aggregator.reads.negotiate import Negotiated, negotiate, prefers_protobuf
 from services.aggregator.reads.respond import accepts_gzip
 from services.aggregator.reads.selectors import parse_fields
 from services.aggregator.reads.table import Columns, columns_in
@@ -29,15 +29,15 @@ KUBECTL = (
 
 
 @pytest.mark.parametrize(("accept", "kind", "version"), [
-    ("", "json", ""), ("*/*", "json", ""), ("application/*", "json", ""), (KUBECTL, "table", "v1"),
+    ("", "object", ""), ("*/*", "object", ""), ("application/*", "object", ""), (KUBECTL, "table", "v1"),
     ("application/json;as=Table;v=v1beta1;g=meta.k8s.io", "table", "v1beta1"),
-    ("application/json;as=Table;v=v2;g=meta.k8s.io, application/json", "json", ""),
-    ("application/vnd.kubernetes.protobuf, application/json", "json", ""),
-    ("application/vnd.kubernetes.protobuf;q=1,*/*;q=0.1", "json", ""),
-    ("application/cbor,application/json", "json", ""),
+    ("application/json;as=Table;v=v2;g=meta.k8s.io, application/json", "object", ""),
+    ("application/vnd.kubernetes.protobuf, application/json", "object", ""),
+    ("application/vnd.kubernetes.protobuf;q=1,*/*;q=0.1", "object", ""),
+    ("application/cbor,application/json", "object", ""),
     ("application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "partial", "v1"),
     ("application/json;q=0.5,application/json;as=Table;v=v1;g=meta.k8s.io", "table", "v1"),
-    ("application/json;stream=watch", "json", ""),
+    ("application/json;stream=watch", "object", ""),
 ])  # fmt: skip
 def test_accept(accept: str, kind: str, version: str) -> None:
     form = negotiate(accept)
@@ -55,7 +55,25 @@ def test_refused_accept(accept: str) -> None:
 
 
 def test_protobuf_where_it_can_be_given() -> None:
-    assert negotiate("application/vnd.kubernetes.protobuf", protobuf=True).kind == "protobuf"
+    proto, partial = "application/vnd.kubernetes.protobuf", ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+    assert negotiate(proto, protobuf=True) == Negotiated(protobuf=True)
+    assert negotiate(f"{proto},application/json", protobuf=True).protobuf
+    assert not negotiate(f"application/json,{proto}", protobuf=True).protobuf
+    assert not negotiate("*/*", protobuf=True).protobuf
+    assert negotiate(proto + partial, partial_protobuf=True) == Negotiated("partial", "v1", protobuf=True)
+    assert negotiate(f"{proto}{partial},application/json{partial}") == Negotiated("partial", "v1")
+    table = ";as=Table;g=meta.k8s.io;v=v1"
+    both = f"{proto}{table},application/json{table}"
+    assert negotiate(both, protobuf=True, partial_protobuf=True) == Negotiated("table", "v1"), "a Table never is"
+    with pytest.raises(StatusError):
+        negotiate(proto + table, protobuf=True, partial_protobuf=True)
+
+
+def test_a_status_comes_in_what_the_client_likes_best() -> None:
+    proto = "application/vnd.kubernetes.protobuf"
+    assert prefers_protobuf(proto) and prefers_protobuf(f"{proto},application/json")
+    assert not prefers_protobuf("") and not prefers_protobuf(f"application/json,{proto}")
+    assert not prefers_protobuf(f"{proto};as=Table;g=meta.k8s.io;v=v1") and not prefers_protobuf("text/html")
 
 
 def test_pretty() -> None:
@@ -220,10 +238,10 @@ def test_columns_in_either_place() -> None:
 
 def test_labels_are_put_without_touching_the_rest() -> None:
     body = b'{"kind":"Pod","metadata":{"name":"a","labels":{"x":"1"},"generation":10000000000000000001},"spec":{"f":1.50e+3}}'
-    changed = with_labels(body, {"y": "2"})
+    changed = Frames.with_labels(body, {"y": "2"})
     assert json.loads(changed)["metadata"]["labels"] == {"y": "2"}
     assert b"10000000000000000001" in changed and b"1.50e+3" in changed
-    assert "labels" not in json.loads(with_labels(body, {}))["metadata"]
+    assert "labels" not in json.loads(Frames.with_labels(body, {}))["metadata"]
 
 
 def test_elements_of_typed_lists_get_their_type() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from services.aggregator.front.request_info import parse
+from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.representations import Representations
 from services.aggregator.types import Aggregated, Call, User
 from services.common import errors
 from services.common.errors import StatusError
@@ -177,7 +179,7 @@ class World:
             clock=SimpleNamespace(get=lambda group, resource: self.clock),
             aggregations=SimpleNamespace(lookup_kind=lambda api, kind: None),
             owners=self.owners,
-            reads=SimpleNamespace(show=self._show),
+            reads=SimpleNamespace(show=self._show, present=self._present, write_form=Representations().of_write),
             placement=SimpleNamespace(PlaceObject=self._place),
             identity=lambda call, aggregated: {},
         )
@@ -194,6 +196,10 @@ class World:
         obj["metadata"]["resourceVersion"] = str(marker.fleet if marker else 640)
         obj["metadata"].setdefault("annotations", {})["reclock.dev/cluster"] = cluster
         return msgspec.json.encode(obj)
+
+
+    async def _present(self, aggregated: Any, cluster: str, body: bytes, meta: Any, version: int) -> bytes:
+        return await Presenter(cast(Any, self.owners), aggregated).resolve(cluster, body, meta, version, meta.end)
 
 
 def call(method: str, path: str, body: Any = None, content_type: str = "application/json") -> Call:

@@ -114,7 +114,8 @@ class View:
             position = self.state.positions.get(cluster)
             if newest is not None and newest.version > version:
                 return (None,)
-            if position is not None and not position.diff and position.read >= version:
+            # At `read` itself more may be on its way: objects can share a member version.
+            if position is not None and not position.diff and position.read > version:
                 return (None,)
             return None
 

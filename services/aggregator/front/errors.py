@@ -10,21 +10,23 @@ import uuid
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
+from services.aggregator.reads.negotiate import JSON_TYPE, PROTOBUF_TYPE, prefers_protobuf
 from services.common.errors import StatusError, internal, request_too_large, timeout
+from services.common.kube import status_pb
 
 log = logging.getLogger(__name__)
 
-JSON = "application/json"
 
-
-def response(error: StatusError) -> web.Response:
-    """The answer that says `error`."""
-    headers = {"Content-Type": JSON, "Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
+def response(error: StatusError, accept: str = "") -> web.Response:
+    """The answer that says `error`, in protobuf where the client prefers it (`Accept`)."""
+    protobuf = prefers_protobuf(accept)
+    headers = {"Content-Type": PROTOBUF_TYPE if protobuf else JSON_TYPE, "Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
     if error.retry_after is not None:
         headers["Retry-After"] = str(error.retry_after)
     if error.code == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="kubernetes-master"'
-    return web.Response(status=error.code, body=error.body() + b"\n", headers=headers)
+    body = status_pb.encode(error.to_dict()) if protobuf else error.body() + b"\n"
+    return web.Response(status=error.code, body=body, headers=headers)
 
 
 def from_exception(error: BaseException, what: str) -> StatusError:

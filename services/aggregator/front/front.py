@@ -176,7 +176,7 @@ class Front:
                     if request.started:
                         code = status.code
                         raise ConnectionAbortedError(status.message) from error
-                    response = errors.response(status)
+                    response = errors.response(status, request.headers.get("Accept", ""))
                 code = response.status
                 if telemetry.enabled():
                     span.set_attribute("url.path", url.raw_path)

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from services.aggregator.clock.position import Position
+from services.aggregator.reads.codec import JSON, PROTOBUF
 from services.aggregator.reads.member_stream import StreamOptions
-from services.aggregator.reads.negotiate import JSON_TYPE, META_GROUP, Negotiated
+from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.payload_feed import PayloadFeed, User
 from services.aggregator.reads.table import Columns
 from services.aggregator.types import Aggregated
@@ -122,6 +123,7 @@ class FeedPool:
         options = StreamOptions(
             path=resource.path(), accept_watch=form.accept(many=False), accept_list=form.accept(many=True),
             include=include, table=form.kind == "table", kind=aggregated.kind, api_version=resource.group_version,
+            codec=PROTOBUF if form.protobuf else JSON,
         )  # fmt: skip
         usable = {c: p for c, p in positions.items()
                   if c in clock.members and clock.members[c].state not in ("NoType", "Disengaging")}  # fmt: skip
@@ -142,5 +144,3 @@ def json_form() -> Negotiated:
     """Whole objects: what field selectors are judged on."""
     return Negotiated()
 
-
-__all__ = ["JSON_TYPE", "META_GROUP", "FeedPool", "json_form"]

@@ -36,17 +36,6 @@ def with_type(body: bytes, kind: str, api_version: str) -> bytes:
     return head[:-1] + b"," + body[1:]
 
 
-def with_labels(body: bytes, labels: Mapping[str, str]) -> bytes:
-    """The object with other labels; all else keeps its bytes."""
-    fields = msgspec.json.decode(body, type=_Members)
-    metadata = msgspec.json.decode(fields["metadata"], type=_Members)
-    metadata.pop("labels", None)
-    if labels:
-        metadata["labels"] = msgspec.Raw(msgspec.json.encode(dict(labels)))
-    fields["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))
-    return msgspec.json.encode(fields)
-
-
 class Frames:
     """Makes one watch's frames. A Table's columns go out once, with the first event of the watch."""
 
@@ -103,3 +92,14 @@ class Frames:
             names = {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{self._meta_version}"}
         obj = msgspec.json.encode({**names, "metadata": metadata})
         return event(type_, self._table(version, self.layout.blank_row(obj)))
+
+    @staticmethod
+    def with_labels(body: bytes, labels: Mapping[str, str]) -> bytes:
+        """The object with other labels; all else keeps its bytes."""
+        fields = msgspec.json.decode(body, type=_Members)
+        metadata = msgspec.json.decode(fields["metadata"], type=_Members)
+        metadata.pop("labels", None)
+        if labels:
+            metadata["labels"] = msgspec.Raw(msgspec.json.encode(dict(labels)))
+        fields["metadata"] = msgspec.Raw(msgspec.json.encode(metadata))
+        return msgspec.json.encode(fields)

@@ -6,10 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from _fastpath.splice import Meta, SpliceError, list_items, scan, table_row_object
+from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.view import Snapshot
+from services.aggregator.reads.codec import AnyMeta, codec_of, names_of
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import ReadOptions
@@ -34,7 +33,7 @@ class Found:
 
     cluster: str
     body: bytes
-    meta: Meta
+    meta: AnyMeta
     end: int
     version: int = 0
     warnings: tuple[str, ...] = ()
@@ -53,7 +52,7 @@ def locate(body: bytes, cluster: str, table: bool) -> tuple[Found, Row | None]:
     """The object in an answer; MemberUnreachable when it is none."""
     try:
         if not table:
-            return Found(cluster, body, scan(body, 0, True), -1), None
+            return Found(cluster, body, codec_of(body).scan_answer(body), -1), None
         head, spans, tail = list_items(body, b"rows")
         if len(spans) != 1:
             raise SpliceError(f"a Table of {len(spans)} rows")
@@ -91,7 +90,7 @@ class Getter:
                 barrier.cancel()
         shown = await presenter.show(found.cluster, found.body, found.meta, found.version, found.end)
         if row is None:
-            return shown, found.warnings
+            return codec_of(found.body).rewrap(found.body, shown), found.warnings
         return table_of(found, row, shown, form, include), found.warnings
 
     async def _find(
@@ -188,18 +187,12 @@ def table_of(found: Found, row: Row, shown: bytes, form: Negotiated, include: st
     ))  # fmt: skip
 
 
-class _Kind(msgspec.Struct, rename="camel"):
-    kind: str = ""
-    api_version: str = ""
-
-
 def is_status(body: bytes) -> bool:
     """Is an answer a Status and no object?"""
     try:
-        head = msgspec.json.decode(body, type=_Kind)
-    except msgspec.DecodeError:
+        return names_of(body) == ("v1", "Status")
+    except SpliceError:
         return False
-    return head.kind == "Status" and head.api_version == "v1"
 
 
 __all__ = ["Found", "Getter", "ReadOptions", "is_status", "locate"]

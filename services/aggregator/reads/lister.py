@@ -7,19 +7,21 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
 from aiohttp import web
 
+from _fastpath import proto
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.view import Snapshot
-from services.aggregator.reads.member_list import MemberList
+from services.aggregator.reads.codec import JSON, PROTOBUF
+from services.aggregator.reads.envelopes import Envelope, ProtoEnvelope
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import EXACT, ReadOptions
-from services.aggregator.reads.respond import Outgoing, pretty
+from services.aggregator.reads.respond import Outgoing
 from services.aggregator.reads.scope import LeftOut, Scope
+from services.aggregator.reads.spool import Spool
 from services.aggregator.reads.tokens import Token, TokenCodec, scope_of, short
-from services.aggregator.reads.walk import Plan, Restart, Shown, Walk
+from services.aggregator.reads.walk import Plan, Restart, Walk
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, StatusError, expired, not_acceptable, unavailable
 
@@ -63,7 +65,7 @@ class Lister:
     async def list(
         self, call: Call, aggregated: Aggregated, form: Negotiated, options: ReadOptions, presenter: Presenter
     ) -> web.StreamResponse:
-        """Answer a list; StatusError before anything was sent."""
+        """Answer a list; StatusError before anything was sent, TooLarge for protobuf that cannot be kept."""
         if form.kind == "partial" and not form.as_list:
             raise not_acceptable("you requested PartialObjectMetadata, but the requested object is a list")
         request = Request(call, aggregated, form, options, self._scope.resource(aggregated), presenter)
@@ -150,6 +152,7 @@ class Lister:
             query={key: value for key, value in query.items() if value},
             headers={"Accept": form.accept(many=True)},
             table=form.kind == "table",
+            codec=PROTOBUF if form.protobuf else JSON,
             after=token.after if token else "",
             limit=min(limited, MAX_PAGE),
             field_selectors=self._scope.field_selectors(options, clusters),
@@ -192,9 +195,11 @@ class Lister:
     ) -> web.StreamResponse:
         request.call.warnings.extend(w for w in left.warnings() if w not in request.call.warnings)
         out.member_warnings = walk.warnings
-        envelope = Envelope(request, walk)
+        envelope = ProtoEnvelope(request, walk) if request.form.protobuf else Envelope(request, walk)
         if walk.plan.limit:
             return await self._page(request, walk, out, envelope)
+        if isinstance(envelope, ProtoEnvelope):
+            return await self._spooled(walk, out, envelope)
         await out.add([envelope.begin("", None)])
         first = True
         while (batch := await walk.next(BATCH)) is not None:
@@ -204,8 +209,20 @@ class Lister:
         await out.add([envelope.end(first)])
         return await out.finish()
 
+    @staticmethod
+    async def _spooled(walk: Walk, out: Outgoing, envelope: ProtoEnvelope) -> web.StreamResponse:
+        """Protobuf: the length comes first, so the list is kept, packed, until it is whole."""
+        spool = Spool()
+        while (batch := await walk.next(BATCH)) is not None:
+            await spool.add(envelope.items(batch, first=False))
+        await out.add([envelope.begin("", None, spool.size)])
+        async for block in spool.blocks():
+            await out.add([block])
+        await out.add([proto.ENVELOPE_TAIL])
+        return await out.finish()
+
     async def _page(
-        self, request: Request, walk: Walk, out: Outgoing, envelope: Envelope
+        self, request: Request, walk: Walk, out: Outgoing, envelope: Envelope | ProtoEnvelope
     ) -> web.StreamResponse:
         """A page is kept until it is whole: its metadata, which stands first, says what is left."""
         parts: list[bytes] = []
@@ -228,75 +245,6 @@ class Lister:
                        if c not in walk.failed}  # fmt: skip
             token = self._codec.encode(Token(request.scope, walk.last_key, walk.plan.version, members))
         remaining = left if more and not request.options.selects else None
-        await out.add([envelope.begin(token, remaining), *parts, envelope.end(not parts)])
+        head = envelope.begin(token, remaining, sum(map(len, parts)))
+        await out.add([head, *parts, envelope.end(not parts)])
         return await out.finish()
-
-
-class _Head(msgspec.Struct, rename="camel"):
-    kind: str = ""
-    api_version: str = ""
-
-
-class Envelope:
-    """The list's own JSON around its items, in Kubernetes' order of fields."""
-
-    def __init__(self, request: Request, walk: Walk) -> None:
-        self._version = walk.plan.version
-        self._indent = request.form.pretty
-        self._drop_objects = request.options.include == "None" and request.form.kind == "table"
-        self._layout = walk.layout
-        self._field = b"rows" if walk.layout is not None else b"items"
-        self.kind, self.api_version = names_of(request, [source.current for source in walk.sources])
-
-    def begin(self, token: str, remaining: int | None) -> bytes:
-        """Up to the array's bracket."""
-        metadata: dict[str, object] = {"resourceVersion": str(self._version)}
-        if token:
-            metadata["continue"] = token
-        if token and remaining is not None:
-            metadata["remainingItemCount"] = remaining
-        head: dict[str, object] = {"kind": self.kind, "apiVersion": self.api_version, "metadata": metadata}
-        if self._layout is not None:
-            head["columnDefinitions"] = msgspec.Raw(self._layout.definitions)
-        text = msgspec.json.encode(head)
-        if self._indent:
-            return pretty(text)[:-2] + b',\n  "' + self._field + b'": ['
-        return text[:-1] + b',"' + self._field + b'":['
-
-    def items(self, batch: list[Shown], first: bool) -> list[bytes]:
-        """The objects with commas between (and before, unless `first`)."""
-        bodies = [shown.body for shown in batch]
-        if self._drop_objects:
-            bodies = [without_object(body) for body in bodies]
-        if self._indent:
-            bodies = [b"\n    " + pretty(body).replace(b"\n", b"\n    ") for body in bodies]
-        text = b",".join(bodies)
-        return [text] if first else [b",", text]
-
-    def end(self, empty: bool) -> bytes:
-        """Behind the last item."""
-        if self._indent:
-            return b"]\n}" if empty else b"\n  ]\n}"
-        return b"]}\n"
-
-
-def without_object(row: bytes) -> bytes:
-    """A Table's row whose object is not wanted."""
-    fields = msgspec.json.decode(row, type=dict[str, msgspec.Raw])
-    return msgspec.json.encode({**fields, "object": None})
-
-
-def names_of(request: Request, lists: list[MemberList]) -> tuple[str, str]:
-    """kind and apiVersion of the answer: as a member says, else as the type's are by convention."""
-    if request.form.kind == "table":
-        return "Table", f"meta.k8s.io/{request.form.version}"
-    for source in lists:
-        head = source.head.rstrip().rstrip(b"[").rstrip()
-        if head.endswith(b":"):
-            found = msgspec.json.decode(head + b"[]}", type=_Head)
-            if found.kind and found.api_version:
-                return found.kind, found.api_version
-    if request.form.kind == "partial":
-        return "PartialObjectMetadataList", f"meta.k8s.io/{request.form.version}"
-    aggregated = request.aggregated
-    return f"{aggregated.kind}List", aggregated.at(request.call.info.version).group_version

@@ -7,7 +7,8 @@ import logging
 from collections import deque
 from collections.abc import Mapping
 
-from _fastpath.splice import ListScanner, Meta, SpliceError, scan, table_row_object
+from _fastpath.splice import SpliceError, scan, table_row_object
+from services.aggregator.reads.codec import JSON, AnyMeta, Codec, list_names
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient
 
@@ -23,15 +24,10 @@ class Item:
 
     __slots__ = ("end", "key", "meta", "name", "namespace", "raw", "version")
 
-    def __init__(self, raw: bytes, meta: Meta, end: int) -> None:
+    def __init__(self, raw: bytes, meta: AnyMeta, end: int) -> None:
         self.raw, self.meta, self.end = raw, meta, end
         self.namespace, self.name, self.version = meta.namespace, meta.name, int(meta.version or 0)
         self.key = f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-
-def read_item(raw: bytes) -> Item:
-    """An element of `items`."""
-    return Item(raw, scan(raw), len(raw))
 
 
 def read_row(raw: bytes) -> Item:
@@ -48,7 +44,7 @@ class MemberList:
 
     def __init__(
         self, client: KubeClient, cluster: str, path: str, query: Mapping[str, str],
-        headers: Mapping[str, str], *, table: bool, budget: int,
+        headers: Mapping[str, str], *, table: bool, budget: int, codec: Codec = JSON,
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.items: deque[Item] = deque()
@@ -57,8 +53,9 @@ class MemberList:
         self.ended = False
         self.tail = b""
         self.error: StatusError | None = None
-        self._scanner = ListScanner(b"rows" if table else b"items")
-        self._reader = read_row if table else read_item
+        self._scanner = codec.scanner(table)
+        self._scan = codec.scan
+        self._reader = read_row if table else self._read_item
         self._client, self._path, self._query = client, path, query
         self._headers = {"Accept-Encoding": "identity", **headers}
         self._budget, self._ahead = budget, 0
@@ -69,8 +66,16 @@ class MemberList:
 
     @property
     def head(self) -> bytes:
-        """What stands before the array."""
+        """What stands before the array (of a Table; b"" in protobuf)."""
         return self._scanner.head or b"{}"
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """kind and apiVersion of the list; "" where they did not come first."""
+        return list_names(self._scanner)
+
+    def _read_item(self, raw: bytes) -> Item:
+        return Item(raw, self._scan(raw), len(raw))
 
     @property
     def remaining(self) -> int | None:

@@ -9,12 +9,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
-from _fastpath.splice import FrameSplitter, Meta, SpliceError, list_items, scan, scan_frame, table_row_object
+from _fastpath.splice import SpliceError, list_items, scan, table_row_object
+from services.aggregator.reads.codec import JSON, AnyMeta, Codec
 from services.aggregator.reads.member_list import Item, MemberList
 from services.aggregator.reads.table import Columns, columns_in
-from services.common.errors import MemberUnreachable, StatusError
+from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import KubeClient
 from services.common.tasks import Backoff
 
@@ -32,7 +31,7 @@ class Payload:
 
     __slots__ = ("end", "frames", "key", "meta", "raw", "stream", "values")
 
-    def __init__(self, stream: MemberStream, key: Key, raw: bytes, meta: Meta, end: int) -> None:
+    def __init__(self, stream: MemberStream, key: Key, raw: bytes, meta: AnyMeta, end: int) -> None:
         self.stream, self.key, self.raw, self.meta, self.end = stream, key, raw, meta, end
         self.frames: dict[tuple[int, str, bytes, bool], bytes] = {}
         self.values: dict[str, str] | None = None  # of the JSON's selectable fields, once read
@@ -54,6 +53,7 @@ class StreamOptions:
     table: bool
     kind: str
     api_version: str
+    codec: Codec = JSON
 
 
 class MemberStream:
@@ -71,6 +71,7 @@ class MemberStream:
         self.size = 0
         self.seen = start  # every event up to here (those at it perhaps not all) has come
         self.connected = False
+        self.refused = False  # the member does not have this form of the type
         self._resume = start
         self._options, self._columns = options, columns
         self._keep, self._pause = keep, pause
@@ -147,6 +148,8 @@ class MemberStream:
             self.connected = False
 
     def _failed(self, error: StatusError) -> None:
+        if error.code == 406:
+            self.refused = True
         if error.code == 410:
             # The member forgot what came after: what is missed by then is asked for one by one.
             self.seen = self._resume = 0
@@ -160,7 +163,7 @@ class MemberStream:
         query = {"includeObject": options.include} if options.include else {}
         listed = MemberList(
             self.client, self.cluster, options.path, query, {"Accept": options.accept_list},
-            table=options.table, budget=LIST_AHEAD,
+            table=options.table, budget=LIST_AHEAD, codec=options.codec,
         )  # fmt: skip
         try:
             await listed.opened()
@@ -193,8 +196,8 @@ class MemberStream:
             sock_read=SILENCE,
         )  # fmt: skip
         async with stream as response:
-            self.connected = True
-            splitter = FrameSplitter()
+            self.connected, self.refused = True, False
+            splitter = options.codec.splitter()
             content = response.content
             while chunk := await content.readany():
                 self._backoff.reset()
@@ -207,7 +210,7 @@ class MemberStream:
                 raise MemberUnreachable(f"cluster {self.cluster}: its watch was cut")
 
     def _take(self, frame: bytes) -> None:
-        type_, meta = scan_frame(frame)
+        type_, meta = self._options.codec.scan_frame(frame)
         if type_ == "ERROR":
             raise error_of(frame[meta.start : meta.end])
         raw, end = frame, meta.end
@@ -228,7 +231,7 @@ class MemberStream:
                 self.put(payload)
         self._passed(version)
 
-    def _row(self, frame: bytes, meta: Meta) -> tuple[bytes, Meta, int]:
+    def _row(self, frame: bytes, meta: AnyMeta) -> tuple[bytes, AnyMeta, int]:
         head, spans, tail = list_items(frame[meta.start : meta.end], b"rows")
         self._columns.learn(self.cluster, columns_in(head, tail))
         if len(spans) != 1:
@@ -249,5 +252,4 @@ class MemberStream:
 
 def error_of(body: bytes) -> StatusError:
     """The Status inside of an ERROR frame."""
-    status = msgspec.json.decode(body)
-    return StatusError.from_status(status if isinstance(status, dict) else {})
+    return StatusError.from_status(decode_status(body) or {})

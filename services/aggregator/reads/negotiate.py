@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 from services.common.errors import StatusError, not_acceptable
 
-Kind = Literal["json", "table", "partial", "protobuf"]
+Kind = Literal["object", "table", "partial"]
 
 JSON_TYPE = "application/json"
 PROTOBUF_TYPE = "application/vnd.kubernetes.protobuf"
@@ -25,17 +25,23 @@ CONVERSIONS: dict[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """The chosen form. `version` is meta.k8s.io's for "table" and "partial", else ""."""
+    """The chosen form. `version` is meta.k8s.io's for "table" and "partial", else "". A Table is never protobuf."""
 
-    kind: Kind = "json"
+    kind: Kind = "object"
     version: str = ""
     pretty: bool = False
     as_list: bool = False  # "partial": asked as PartialObjectMetadataList
+    protobuf: bool = False
 
     @property
     def content_type(self) -> str:
         """For the answer's header."""
-        return PROTOBUF_TYPE if self.kind == "protobuf" else JSON_TYPE
+        return PROTOBUF_TYPE if self.protobuf else JSON_TYPE
+
+    @property
+    def stream_type(self) -> str:
+        """For a watch's header."""
+        return f"{PROTOBUF_TYPE};stream=watch" if self.protobuf else JSON_TYPE
 
     def accept(self, *, many: bool) -> str:
         """The `Accept` header that asks a member for the same; `many` for lists."""
@@ -43,7 +49,7 @@ class Negotiated:
             return f"{JSON_TYPE};as=Table;v={self.version};g={META_GROUP}"
         if self.kind == "partial":
             name = "PartialObjectMetadataList" if many else "PartialObjectMetadata"
-            return f"{JSON_TYPE};as={name};v={self.version};g={META_GROUP}"
+            return f"{self.content_type};as={name};v={self.version};g={META_GROUP}"
         return self.content_type
 
 
@@ -95,47 +101,57 @@ def quality_of(text: str) -> float:
 
 
 def negotiate(
-    header: str, *, query: Mapping[str, str] | None = None, user_agent: str = "", protobuf: bool = False
-) -> Negotiated:
+    header: str, *, query: Mapping[str, str] | None = None, user_agent: str = "", protobuf: bool = False,
+    partial_protobuf: bool = False,
+) -> Negotiated:  # fmt: skip
     """Choose the form for `header`; StatusError 406 when none is possible.
 
-    Protobuf alone is refused unless the caller can give it (`protobuf`): clients name JSON beside it.
+    `protobuf`: the type has it; `partial_protobuf`: its metadata has (custom resources are JSON, their metadata is not).
     """
     if not header:
         return Negotiated(pretty=wants_pretty(query or {}, user_agent, ""))
     for clause in parse_accept(header):
         if clause.quality <= 0:
             continue
-        chosen = choose(clause, protobuf)
+        chosen = choose(clause, protobuf, partial_protobuf)
         if chosen is not None:
-            kind, version, as_list = chosen
             pretty = wants_pretty(query or {}, user_agent, clause.params.get("pretty", ""))
-            return Negotiated(kind, version, pretty and kind != "protobuf", as_list)
-    raise refused(protobuf)
+            return replace(chosen, pretty=pretty and not chosen.protobuf)
+    raise refused()
 
 
-def choose(clause: Clause, protobuf: bool) -> tuple[Kind, str, bool] | None:
-    """What one clause gives: kind, meta version, asked as a list; None when it cannot be had."""
+def choose(clause: Clause, protobuf: bool, partial_protobuf: bool) -> Negotiated | None:
+    """What one clause gives; None when it cannot be had."""
     if clause.params.get("stream", "watch") not in ("", "watch") or clause.params.get("sv"):
         return None
     target = clause.params.get("as", "")
-    if clause.covers(JSON_TYPE):
-        if not (target or clause.params.get("g") or clause.params.get("v")):
-            return "json", "", False
-        kind = CONVERSIONS.get(target)
-        version = clause.params.get("v", "")
-        if kind is None or clause.params.get("g") != META_GROUP or version not in META_VERSIONS:
-            return None
-        return kind, version, target.endswith("List")
-    if protobuf and not target and clause.covers(PROTOBUF_TYPE):
-        return "protobuf", "", False
-    return None
+    as_json = clause.covers(JSON_TYPE)
+    if not as_json and not clause.covers(PROTOBUF_TYPE):
+        return None
+    if not (target or clause.params.get("g") or clause.params.get("v")):
+        return Negotiated(protobuf=not as_json) if as_json or protobuf else None
+    kind = CONVERSIONS.get(target)
+    version = clause.params.get("v", "")
+    if kind is None or clause.params.get("g") != META_GROUP or version not in META_VERSIONS:
+        return None
+    if not as_json and (kind == "table" or not partial_protobuf):
+        return None
+    return Negotiated(kind, version, as_list=target.endswith("List"), protobuf=not as_json)
 
 
-def refused(protobuf: bool) -> StatusError:
+def refused() -> StatusError:
     """406 in Kubernetes' words."""
-    types = [JSON_TYPE, *([PROTOBUF_TYPE] if protobuf else [])]
-    return not_acceptable(f"only the following media types are accepted: {', '.join(types)}")
+    return not_acceptable(f"only the following media types are accepted: {JSON_TYPE}, {PROTOBUF_TYPE}")
+
+
+@lru_cache(maxsize=1024)
+def prefers_protobuf(header: str) -> bool:
+    """Is a Status to be written in protobuf? As Kubernetes does: every type has one, so the first that fits counts."""
+    for clause in parse_accept(header):
+        table = clause.params.get("as") == "Table" and not clause.covers(JSON_TYPE)
+        if clause.quality > 0 and not table and (clause.covers(JSON_TYPE) or clause.covers(PROTOBUF_TYPE)):
+            return not clause.covers(JSON_TYPE)
+    return False
 
 
 def wants_pretty(query: Mapping[str, str], user_agent: str, param: str) -> bool:

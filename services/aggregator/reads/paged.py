@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from services.aggregator.reads.codec import Codec
 from services.aggregator.reads.member_list import Item, MemberList
 from services.aggregator.reads.tokens import member_token
 from services.common.kube.client import KubeClient
@@ -19,11 +20,12 @@ class MemberPages:
     def __init__(
         self, client: KubeClient, cluster: str, path: str, query: Mapping[str, str],
         headers: Mapping[str, str], *, table: bool, budget: int, version: int, after: str, limit: int,
-        namespace: str,
+        namespace: str, codec: Codec,
     ) -> None:  # fmt: skip
         self.cluster, self.version = cluster, version
         self._client, self._path, self._query, self._headers = client, path, dict(query), headers
         self._table, self._budget, self._limit, self._namespace = table, budget, limit, namespace
+        self._codec = codec
         self._last = after
         self._first: MemberList | None = None
         self._list = self._open(limit)
@@ -41,7 +43,7 @@ class MemberPages:
             query["resourceVersionMatch"] = "Exact"
         return MemberList(
             self._client, self.cluster, self._path, query, self._headers,
-            table=self._table, budget=self._budget,
+            table=self._table, budget=self._budget, codec=self._codec,
         )  # fmt: skip
 
     @property

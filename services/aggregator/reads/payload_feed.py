@@ -68,6 +68,11 @@ class PayloadFeed:
         """The Table's columns as members told them."""
         return self.columns
 
+    @property
+    def refused(self) -> bool:
+        """Has a member of the feed no such form?"""
+        return any(stream.refused for stream in self._streams.values())
+
     def covers(self, position: int) -> bool:
         """Can a watcher at `position` go on with this feed?"""
         return not self.closed and position >= self.covers_from
@@ -265,14 +270,14 @@ class PayloadFeed:
 
     def _parse(self, stream: MemberStream, body: bytes) -> Payload:
         if not self._options.table:
-            meta = scan(body, 0, True)
+            meta = self._options.codec.scan_answer(body)
             return Payload(stream, (meta.namespace, meta.name, int(meta.version or 0)), body, meta, meta.end)
         head, spans, tail = list_items(body, b"rows")
         self.columns.learn(stream.cluster, columns_in(head, tail))
         row = body[slice(*spans[0])] if spans else b"{}"
         start, end = table_row_object(row)
-        meta = scan(row, start)
-        return Payload(stream, (meta.namespace, meta.name, int(meta.version or 0)), row, meta, end)
+        found = scan(row, start)
+        return Payload(stream, (found.namespace, found.name, int(found.version or 0)), row, found, end)
 
     # Giving up.
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from _fastpath.splice import Meta, splice
+from services.aggregator.reads.codec import AnyMeta, splice_object
 from services.aggregator.reads.fields import UID_FIELDS
 from services.aggregator.types import Aggregated
 
 if TYPE_CHECKING:
     from services.aggregator.owners import Owners
+
+
+# Numbers of the fields of an Event's message that refer to objects: involvedObject and related, regarding and related.
+REFERENCES = {"": (2, 13), "events.k8s.io": (8, 9)}
 
 
 class Presenter:
@@ -19,10 +23,10 @@ class Presenter:
     def __init__(self, owners: Owners, aggregated: Aggregated) -> None:
         self._owners = owners
         self._names: dict[str, bytes] = {}
-        self._events = aggregated.resource == "events" and aggregated.group in ("", "events.k8s.io")
+        self._references = REFERENCES.get(aggregated.group, ()) if aggregated.resource == "events" else ()
 
     def present(
-        self, cluster: str, buf: bytes, meta: Meta, version: int, end: int = -1
+        self, cluster: str, buf: bytes, meta: AnyMeta, version: int, end: int = -1
     ) -> bytes | None:
         """The object (without what stands around it in `buf`); None when `resolve` is needed first."""
         owners: Mapping[str, str | None] | None = None
@@ -33,13 +37,13 @@ class Presenter:
         return self._splice(cluster, buf, meta, version, end, owners)
 
     async def resolve(
-        self, cluster: str, buf: bytes, meta: Meta, version: int, end: int = -1
+        self, cluster: str, buf: bytes, meta: AnyMeta, version: int, end: int = -1
     ) -> bytes:
         """As `present`, asking the member about owners that are not known yet."""
         owners = await self._owners.resolve(cluster, meta.owners, meta.namespace)
         return self._splice(cluster, buf, meta, version, end, owners)
 
-    async def show(self, cluster: str, buf: bytes, meta: Meta, version: int, end: int = -1) -> bytes:
+    async def show(self, cluster: str, buf: bytes, meta: AnyMeta, version: int, end: int = -1) -> bytes:
         """`present`, or `resolve` where it must be."""
         done = self.present(cluster, buf, meta, version, end)
         return done if done is not None else await self.resolve(cluster, buf, meta, version, end)
@@ -52,11 +56,11 @@ class Presenter:
         return {**values, **{field: self._owners.object_uid(cluster, values[field]) for field in uids}}
 
     def _splice(
-        self, cluster: str, buf: bytes, meta: Meta, version: int, end: int,
+        self, cluster: str, buf: bytes, meta: AnyMeta, version: int, end: int,
         owners: Mapping[str, str | None] | None,
     ) -> bytes:  # fmt: skip
         name = self._names.get(cluster)
         if name is None:
             name = self._names[cluster] = cluster.encode()
-        uids: Any = self._owners.object_uids(cluster) if self._events else None
-        return splice(buf, meta, b"%d" % version, name, owners or None, end, uids or None)
+        uids: Any = self._owners.object_uids(cluster) if self._references else None
+        return splice_object(buf, meta, b"%d" % version, name, owners or None, end, uids or None, self._references)

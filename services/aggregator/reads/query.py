@@ -94,9 +94,9 @@ def decode_watch(query: Mapping[str, str], info: RequestInfo, aggregated: Aggreg
                 "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"))
         if match != NOT_OLDER:
             causes.append(unsupported("resourceVersionMatch", match, (NOT_OLDER,)))
-        if continued:
-            causes.append(forbids("resourceVersionMatch",
-                                  "resourceVersionMatch is forbidden when continue is provided"))
+    if continued and (match or legacy):  # Kubernetes takes a watch without version for one of NotOlderThan
+        causes.append(forbids("resourceVersionMatch",
+                              "resourceVersionMatch is forbidden when continue is provided"))
     refuse(causes)
     check_version(version)
     bookmarks = "allowWatchBookmarks" in query and truth(query["allowWatchBookmarks"])

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from _fastpath.splice import Meta, SpliceError, scan
+from _fastpath.splice import SpliceError
 from services.aggregator.reads.access import Identity, MemberAccess
+from services.aggregator.reads.codec import AnyMeta, codec_of
 from services.aggregator.reads.feed_pool import FeedPool
 from services.aggregator.reads.getter import Getter, is_status
 from services.aggregator.reads.lister import Lister
-from services.aggregator.reads.negotiate import Negotiated, negotiate
+from services.aggregator.reads.negotiate import JSON_TYPE, Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import check_version, decode_list, decode_watch, include
+from services.aggregator.reads.representations import Representations
 from services.aggregator.reads.respond import Outgoing, pretty
 from services.aggregator.reads.scope import Scope
+from services.aggregator.reads.spool import TooLarge
 from services.aggregator.reads.tokens import TokenCodec
 from services.aggregator.reads.watch import WatchSession
 from services.aggregator.types import Aggregated, Call
-from services.common.errors import MemberUnreachable, not_acceptable, unavailable
+from services.common.errors import MemberUnreachable, StatusError, not_acceptable, unavailable
 
 if TYPE_CHECKING:
     from services.aggregator.clock.clock import ResourceClock
@@ -42,6 +46,7 @@ class Reads:
         self._lister = Lister(self._scope, TokenCodec(fleet_id, token_secret))
         self._getter = Getter(self._scope)
         self._pool = FeedPool()
+        self._forms = Representations()
         self._presenters: dict[str, Presenter] = {}
 
     def _presenter(self, aggregated: Aggregated) -> Presenter:
@@ -50,17 +55,32 @@ class Reads:
             found = self._presenters[aggregated.key] = Presenter(self._owners, aggregated)
         return found
 
-    @staticmethod
-    def _negotiate(call: Call) -> Negotiated:
-        headers = call.request.headers
-        return negotiate(
-            headers.get("Accept", ""), query=call.query, user_agent=headers.get("User-Agent", "")
-        )
+    async def _in_a_form(
+        self, call: Call, aggregated: Aggregated, answer: Callable[[Negotiated], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Answer in the form that the client likes best; in the next where a member does not have that one."""
+        form = self._forms.negotiate(call, aggregated)
+        try:
+            return await answer(form)
+        except TooLarge:
+            form = self._forms.negotiate(call, aggregated, protobuf=False)
+        except StatusError as error:
+            if error.code != 406 or not form.protobuf:
+                raise
+            self._forms.refuse(call, aggregated, form)
+            form = self._forms.negotiate(call, aggregated)
+        return await answer(form)
+
+    def write_form(self, call: Call, aggregated: Aggregated) -> Negotiated:
+        """The form of a write's answer; StatusError 406."""
+        return self._forms.of_write(call, _served(call, aggregated))
 
     async def get(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """GET of one object, or of a subresource that is the object too (status)."""
         aggregated = _served(call, aggregated)
-        form = self._negotiate(call)
+        return await self._in_a_form(call, aggregated, lambda form: self._get(call, aggregated, form))
+
+    async def _get(self, call: Call, aggregated: Aggregated, form: Negotiated) -> web.StreamResponse:
         if form.as_list:
             raise not_acceptable("you requested PartialObjectMetadataList, but the requested object is not a list")
         query = call.query
@@ -79,18 +99,24 @@ class Reads:
         """GET of a collection."""
         aggregated = _served(call, aggregated)
         options = decode_list(call.query, call.info, aggregated)
-        form = self._negotiate(call)
-        return await self._lister.list(call, aggregated, form, options, self._presenter(aggregated))
+        presenter = self._presenter(aggregated)
+        return await self._in_a_form(
+            call, aggregated, lambda form: self._lister.list(call, aggregated, form, options, presenter)
+        )
 
     async def watch(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """Watch of a collection or of one object."""
         aggregated = _served(call, aggregated)
         options = decode_watch(call.query, call.info, aggregated)
-        session = WatchSession(
-            call, aggregated, self._negotiate(call), options, scope=self._scope, lister=self._lister,
-            pool=self._pool, presenter=self._presenter(aggregated),
-        )  # fmt: skip
-        return await session.serve()
+
+        async def serve(form: Negotiated) -> web.StreamResponse:
+            session = WatchSession(
+                call, aggregated, form, options, scope=self._scope, lister=self._lister, pool=self._pool,
+                presenter=self._presenter(aggregated), refuse=lambda: self._forms.refuse(call, aggregated, form),
+            )  # fmt: skip
+            return await session.serve()
+
+        return await self._in_a_form(call, aggregated, serve)
 
     async def show(
         self, clock: ResourceClock, cluster: str, body: bytes, accept: str = "", *, timeout: float = 5.0,
@@ -98,7 +124,8 @@ class Reads:
     ) -> bytes:  # fmt: skip
         """A member's answer to a write as clients see it: once the log has its version, under that number.
 
-        `path` on the member is what was written, where that is no whole object or of another version.
+        `path` on the member is what was written, where that is no whole object or of another version; `accept` the
+        form of `body`.
 
         StatusError 504 when the log did not get it in time (the outcome is not known), 503 when the object
         was changed again in a way that passed this version over. A Status is returned as it is.
@@ -110,10 +137,11 @@ class Reads:
             cluster, meta.namespace, meta.name, meta.uid, int(meta.version or 0), timeout=timeout
         )
         if marker is None:
-            return await self._newer(clock, cluster, body, path)
-        return await self._presenter(clock.aggregated).show(cluster, body, meta, marker.fleet, meta.end)
+            return await self._newer(clock, cluster, body, path, accept)
+        shown = await self._presenter(clock.aggregated).show(cluster, body, meta, marker.fleet, meta.end)
+        return codec_of(body).rewrap(body, shown)
 
-    async def _newer(self, clock: ResourceClock, cluster: str, body: bytes, path: str = "") -> bytes:
+    async def _newer(self, clock: ResourceClock, cluster: str, body: bytes, path: str, accept: str) -> bytes:
         """The write's state was passed over by a diff: what stands there now carries a number."""
         meta = _scan(cluster, body)
         member = clock.members.get(cluster)
@@ -121,28 +149,23 @@ class Reads:
             raise unavailable(f"cluster {cluster} is leaving the fleet, try again")
         path = path or clock.aggregated.at().path(meta.namespace or None, meta.name)
         for _ in range(5):
-            answer = await member.client.request("GET", path)
+            answer = await member.client.request("GET", path, headers={"Accept": accept or JSON_TYPE})
             now = _scan(cluster, answer.body)
             marker = await clock.wait_version(
                 cluster, now.namespace, now.name, now.uid, int(now.version or 0), timeout=5.0
             )
             if marker is not None:
-                return await self._presenter(clock.aggregated).show(
+                shown = await self._presenter(clock.aggregated).show(
                     cluster, answer.body, now, marker.fleet, now.end
                 )
+                return codec_of(answer.body).rewrap(answer.body, shown)
         raise unavailable(f"cluster {cluster}: its events lag behind, try again")
 
-    async def show_unversioned(self, clock: ResourceClock, cluster: str, body: bytes) -> bytes:
-        """An object that is in no log (dry runs, deleted ones): shown under its last number, if it has one."""
-        if is_status(body):
-            return body
-        try:
-            meta = scan(body, 0, True)
-        except SpliceError:
-            return body  # an answer without metadata (a Scale's review and the like) has nothing to translate
-        marker = clock.marker(cluster, meta.namespace, meta.name)
-        version = marker.fleet if marker is not None and marker.uid == meta.uid else clock.head
-        return await self._presenter(clock.aggregated).show(cluster, body, meta, version, meta.end)
+    async def present(
+        self, aggregated: Aggregated, cluster: str, body: bytes, meta: AnyMeta, version: int
+    ) -> bytes:
+        """An object as clients see it, under a number that the caller has checked (0: to be taken out)."""
+        return await self._presenter(aggregated).show(cluster, body, meta, version, meta.end)
 
     async def close(self) -> None:
         """End all payload feeds."""
@@ -156,9 +179,9 @@ def _served(call: Call, aggregated: Aggregated) -> Aggregated:
     return replace(aggregated, group=call.info.group, version=call.info.version)
 
 
-def _scan(cluster: str, body: bytes) -> Meta:
+def _scan(cluster: str, body: bytes) -> AnyMeta:
     try:
-        return scan(body, 0, True)
+        return codec_of(body).scan_answer(body)
     except SpliceError as error:
         raise MemberUnreachable(f"cluster {cluster}: its answer is no object: {error}") from error
 

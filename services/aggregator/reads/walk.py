@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.aggregator.clock.position import Position
+from services.aggregator.reads.codec import JSON, Codec
 from services.aggregator.reads.member_list import Item
 from services.aggregator.reads.merge import Merge
 from services.aggregator.reads.paged import MemberPages
@@ -43,6 +44,7 @@ class Plan:
     query: dict[str, str]  # selectors and Table's options
     headers: dict[str, str]
     table: bool = False
+    codec: Codec = JSON
     after: str = ""
     limit: int = 0
     field_selectors: dict[str, str] = field(default_factory=dict)  # per cluster, where uids differ
@@ -86,6 +88,7 @@ class Walk:
             pages.append(MemberPages(
                 plan.clients[cluster], cluster, plan.path, query, headers, table=plan.table, budget=budget,
                 version=plan.positions[cluster].read, after=plan.after, limit=share, namespace=plan.namespace,
+                codec=plan.codec,
             ))  # fmt: skip
         self.sources = pages
         results = await asyncio.gather(*(self._opened(page) for page in pages), return_exceptions=True)

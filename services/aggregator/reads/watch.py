@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from services.aggregator.reads import proto_frames
 from services.aggregator.reads.feed_pool import FeedPool, json_form
 from services.aggregator.reads.frames import Frames, error_event
 from services.aggregator.reads.judge import Judge, Key
 from services.aggregator.reads.lister import ATTEMPTS, BATCH, Lister, Request
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.proto_frames import ProtoFrames
 from services.aggregator.reads.query import EXACT, ReadOptions
 from services.aggregator.reads.respond import HOLD
 from services.aggregator.reads.scope import LeftOut, Scope
-from services.aggregator.reads.table import Columns, columns_in
+from services.aggregator.reads.table import Columns, Layout, columns_in
 from services.aggregator.reads.walk import Restart, Walk
 from services.aggregator.reads.watcher import Feeds, Watcher
 from services.aggregator.types import Aggregated, Call
@@ -39,12 +42,13 @@ class WatchSession:
 
     def __init__(
         self, call: Call, aggregated: Aggregated, form: Negotiated, options: ReadOptions, *, scope: Scope,
-        lister: Lister, pool: FeedPool, presenter: Presenter,
+        lister: Lister, pool: FeedPool, presenter: Presenter, refuse: Callable[[], None],
     ) -> None:  # fmt: skip
         self.clock: ResourceClock = scope.resource(aggregated)
         self._call, self._aggregated = call, aggregated
         self._form, self._options = replace(form, as_list=False), options
         self._scope, self._lister, self._pool, self._presenter = scope, lister, pool, presenter
+        self._refuse = refuse  # notes that a member has not this form
         self._served = call.info.version or aggregated.version
         namespace = call.info.namespace if aggregated.namespaced else ""
         self._judge = Judge(options, namespace)
@@ -86,7 +90,7 @@ class WatchSession:
         if self._response is not None:
             return
         response = web.StreamResponse(status=200)
-        response.content_type = self._form.content_type
+        response.headers["Content-Type"] = self._form.stream_type
         response.headers["Cache-Control"] = "no-cache, private"
         response.enable_chunked_encoding()
         self._call.warnings.extend(w for w in self._left.warnings() if w not in self._call.warnings)
@@ -113,7 +117,8 @@ class WatchSession:
                 raise error
         await self._start()
         assert self._response is not None
-        await self._response.write(error_event(error))
+        frame = proto_frames.error_event(error) if self._form.protobuf else error_event(error)
+        await self._response.write(frame)
 
     # Starting.
 
@@ -135,18 +140,20 @@ class WatchSession:
         layout = columns.layout() if self._form.kind == "table" else None
         return await self._watcher(self._frames(layout), position)
 
-    def _frames(self, layout: object) -> Frames:
-        resource = self._aggregated.at(self._served)
-        return Frames(self._form, self._aggregated.kind, resource.group_version, layout, self._include)  # type: ignore[arg-type]
+    def _frames(self, layout: Layout | None) -> Frames | ProtoFrames:
+        kind, api_version = self._aggregated.kind, self._aggregated.at(self._served).group_version
+        if self._form.protobuf:
+            return ProtoFrames(self._form, kind, api_version)
+        return Frames(self._form, kind, api_version, layout, self._include)
 
-    async def _watcher(self, frames: Frames, position: int) -> Watcher:
+    async def _watcher(self, frames: Frames | ProtoFrames, position: int) -> Watcher:
         watcher = self._watching = Watcher(
             self.clock, self._aggregated, self._options, frames, self._judge, self._presenter, self._write, position
         )  # fmt: skip
         feeds = Feeds(await self._pool.acquire(
             watcher, self.clock, self._aggregated, self._served, self._form, self._include))  # fmt: skip
         watcher.feeds = feeds  # at once: whatever ends this request from now on releases them
-        if self._judge.on_payload and self._form.kind != "json":
+        if self._judge.on_payload and (self._form.kind != "object" or self._form.protobuf):
             feeds.fields = await self._pool.acquire(
                 watcher, self.clock, self._aggregated, self._served, json_form(), "")  # fmt: skip
         watcher.denied = frozenset(self._left.denied)
@@ -304,6 +311,10 @@ class WatchSession:
 
     async def _recheck(self) -> None:
         """Raise 410 when the watch must begin anew: under another authorisation, or by somebody else."""
+        feeds = self._watching.feeds if self._watching is not None else None
+        if self._form.protobuf and feeds is not None and feeds.shown.refused:
+            self._refuse()
+            raise expired("a cluster does not serve this type in protobuf")
         if not self._scope.serves(self.clock, self._aggregated):
             raise expired(f"{self._aggregated.key} is aggregated in another way now")
         if self._aggregated.authorization != "Member" or time.monotonic() - self._checked < RECHECK:

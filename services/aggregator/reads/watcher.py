@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from _fastpath.marker import CLASH, DIFF, LEAVE, Marker
 from services.aggregator.reads.fields import values_of
-from services.aggregator.reads.frames import Frames, with_labels
+from services.aggregator.reads.frames import Frames
 from services.aggregator.reads.judge import Judge, Type
 from services.aggregator.reads.member_stream import Payload
 from services.aggregator.reads.payload_feed import PayloadFeed
 from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.proto_frames import ProtoFrames
 from services.aggregator.reads.query import ReadOptions
 from services.aggregator.types import Aggregated
 from services.common.errors import StatusError
@@ -51,7 +52,7 @@ class Watcher:
     """Sends everything after `position`; `granted` says which clusters this client may see (None: all)."""
 
     def __init__(
-        self, clock: ResourceClock, aggregated: Aggregated, options: ReadOptions, frames: Frames, judge: Judge,
+        self, clock: ResourceClock, aggregated: Aggregated, options: ReadOptions, frames: Frames | ProtoFrames, judge: Judge,
         presenter: Presenter, write: Write, position: int,
     ) -> None:  # fmt: skip
         self.position = position
@@ -176,7 +177,7 @@ class Watcher:
             # It left the selector: Kubernetes shows the state that still matched.
             old = self._old_labels(entry)
             if old is not None:
-                body = with_labels(body, old)
+                body = self._frames.with_labels(body, old)
         layout = self._frames.layout
         if layout is not None:
             if self._drop_object:
@@ -232,6 +233,8 @@ class Watcher:
             payload = feed.find(entry)
             if payload is not None or silent or feed.closed or feed.given_up(entry):
                 return payload
+            if feed.refused and self.recheck is not None:
+                await self.recheck()  # raises where the form was protobuf: the client begins anew in another
             left = until - time.monotonic()
             if left > 0 and feed.may_come(entry):
                 await feed.wait(entry, left)

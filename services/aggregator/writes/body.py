@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from services.aggregator.writes.protobuf import to_json
+from services.aggregator.protobuf import to_json
 from services.common import errors
 
 JSON_TYPES = {"", "application/json", "application/octet-stream"}

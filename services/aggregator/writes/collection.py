@@ -8,13 +8,16 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from _fastpath.splice import SpliceError
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.membership import MemberState
+from services.aggregator.reads.codec import AnyMeta, codec_of, items_of
+from services.aggregator.reads.envelopes import whole_list
 from services.aggregator.types import Aggregated, Call
-from services.aggregator.writes.body import Raw, join, raw, split
+from services.aggregator.writes.body import join, raw, split
 from services.aggregator.writes.context import MEMBER_TIMEOUT, SETTLE, WriteContext
 from services.aggregator.writes.delete import is_dry, read_options
-from services.aggregator.writes.send import query, respond, send, show_settled
+from services.aggregator.writes.send import head_of, query, respond, send, show_item
 from services.aggregator.writes.target import clock_of, member_path
 from services.common import errors
 from services.common.errors import StatusError
@@ -23,6 +26,8 @@ from services.common.kube.client import Response
 AWAY_TIMEOUT = 3.0  # for a member that did not answer discovery's last probes: it may be back
 AT_ONCE = 8  # single deletions under way on one member
 OF_LISTS = ("labelSelector", "fieldSelector")
+
+Item = tuple[bytes, AnyMeta]
 
 
 async def delete_collection(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
@@ -48,18 +53,17 @@ async def delete_collection(context: WriteContext, call: Call, aggregated: Aggre
         raise errors.unavailable(f"no cluster serves {aggregated.key} now", retry_after=5)
     done = [result for result in results if not isinstance(result, BaseException)]
     snapshot = await clock.snapshot(timeout=SETTLE)
-    answer = {
-        "kind": f"{aggregated.kind}List",
-        "apiVersion": aggregated.at(call.info.version).group_version,
-        "metadata": {"resourceVersion": str(snapshot.version)},
-        "items": [item for _, items in done for item in items],
-    }
-    return respond(call, done[0][0], msgspec.json.encode(answer))
+    items = [item for _, items in done for item in items]
+    form = context.reads.write_form(call, aggregated)
+    kind, api_version = f"{aggregated.kind}List", aggregated.at(call.info.version).group_version
+    if form.kind == "partial":
+        kind, api_version = "PartialObjectMetadataList", f"meta.k8s.io/{form.version}"
+    return respond(call, done[0][0], whole_list(form, kind, api_version, snapshot.version, items))
 
 
 async def _delete_on(
     context: WriteContext, call: Call, clock: ResourceClock, state: MemberState, body: bytes | None
-) -> tuple[Response, list[msgspec.Raw]]:
+) -> tuple[Response, list[bytes]]:
     """One member's share: its answer, and what it deleted as shown."""
     cluster = state.cluster
     hidden = hidden_on(clock, cluster, call.info.namespace)
@@ -70,18 +74,21 @@ async def _delete_on(
         asked = _query(context, call, cluster)
         timeout = AWAY_TIMEOUT if state.state == "Unreachable" else MEMBER_TIMEOUT
         answer = await send(
-            context, call, clock.aggregated, state.client, "DELETE", path, body, timeout=timeout, asked=asked
-        )
-        items = _items(split(answer.body))
+            context, call, clock.aggregated, state.client, "DELETE", path, body, timeout=timeout, asked=asked,
+            many=True,
+        )  # fmt: skip
+        items = _items(answer.body)
     if not is_dry(call, body):
-        for item in items:
-            metadata = msgspec.json.decode(item)["metadata"]
-            place = (cluster, metadata.get("namespace", ""), metadata["name"], metadata["uid"])
+        for _, meta in items:
+            place = (cluster, meta.namespace, meta.name, meta.uid)
             try:
                 await clock.wait_deleted(*place, timeout=SETTLE)
             except StatusError as error:
                 raise errors.timeout(f"deleted on {cluster}, but not seen in time: {error.message}") from error
-    shown = [msgspec.Raw(await show_settled(context, clock, cluster, bytes(item))) for item in items]
+    shown = []
+    for item, meta in items:
+        one, known = await show_item(context, clock, cluster, item, meta)
+        shown.append(one if known else codec_of(answer.body).without_version(one))
     return answer, shown
 
 
@@ -105,25 +112,23 @@ async def _one_by_one(
     state: MemberState,
     body: bytes | None,
     hidden: set[tuple[str, str]],
-) -> tuple[Response, list[msgspec.Raw]]:
+) -> tuple[Response, list[Item]]:
     """List what matches and delete each that is not hidden, by its uid."""
     selectors = [(key, text) for key, text in _query(context, call, state.cluster) if key in OF_LISTS]
     options = body or options_in(call.query)
     path = member_path(call, call.info.namespace)
-    listed = await send(context, call, clock.aggregated, state.client, "GET", path, None, asked=selectors)
-    fields = split(listed.body)
+    listed = await send(context, call, clock.aggregated, state.client, "GET", path, None, asked=selectors, many=True)
     limit = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: msgspec.Raw) -> msgspec.Raw | None:
-        metadata = msgspec.json.decode(item)["metadata"]
-        namespace, name = metadata.get("namespace", ""), metadata["name"]
-        if (namespace, name) in hidden:
+    async def one(item: Item) -> Item | None:
+        meta = item[1]
+        if (meta.namespace, meta.name) in hidden:
             return None
         async with limit:
             try:
                 await send(
-                    context, call, clock.aggregated, state.client, "DELETE", member_path(call, namespace, name),
-                    with_uid(options, metadata["uid"]), asked=[],
+                    context, call, clock.aggregated, state.client, "DELETE", member_path(call, meta.namespace, meta.name),
+                    with_uid(options, meta.uid), asked=[],
                 )  # fmt: skip
             except StatusError as error:
                 if error.code not in (404, 409):  # gone, or another object by now
@@ -131,7 +136,7 @@ async def _one_by_one(
                 return None
         return item
 
-    done = await asyncio.gather(*(one(item) for item in _items(fields)))
+    done = await asyncio.gather(*(one(item) for item in _items(listed.body)))
     return listed, [item for item in done if item is not None]
 
 
@@ -175,8 +180,10 @@ def translate_uids(selector: str, uids: dict[str, str]) -> str:
     return ",".join(terms)
 
 
-def _items(fields: Raw) -> list[msgspec.Raw]:
-    if "items" not in fields or bytes(fields["items"]) == b"null":
-        return []
-    items: list[Any] = msgspec.json.decode(fields["items"], type=list[msgspec.Raw])
-    return items
+def _items(body: bytes) -> list[Item]:
+    try:
+        return items_of(body)
+    except SpliceError as error:
+        if head_of(body).is_status:
+            return []
+        raise errors.MemberUnreachable(f"a cluster's answer is no list: {error}") from error

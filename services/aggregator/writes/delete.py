@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 from aiohttp import web
 
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import Raw, as_json, join, raw, split, value
 from services.aggregator.writes.context import SETTLE, WriteContext
-from services.aggregator.writes.send import respond, send, show, show_settled
+from services.aggregator.writes.send import head_of, respond, send, show, show_settled
 from services.aggregator.writes.target import Target, find
 from services.common.kube.client import Response
 
@@ -23,7 +22,7 @@ async def delete(context: WriteContext, call: Call, aggregated: Aggregated) -> w
     if is_dry(call, body):
         return await show(context, call, target.clock, target.cluster, answer, dry=True)
     # The member may have had another object of that name by now: what went is what it says.
-    uid = deleted_uid(answer.body) or target.marker.uid
+    uid = head_of(answer.body).uid or target.marker.uid
     await target.clock.wait_deleted(target.cluster, target.namespace, target.name, uid, timeout=SETTLE)
     return await _answer(context, call, target, answer)
 
@@ -33,21 +32,13 @@ def is_dry(call: Call, options: bytes | None) -> bool:
     return bool(call.query.get("dryRun") if options is None else value(split(options).get("dryRun")))
 
 
-def deleted_uid(body: bytes) -> str:
-    """Uid of what a DELETE answered: the object itself, or a Status that names it; "" where it does not."""
-    obj = msgspec.json.decode(body)
-    holder = obj.get("details") if obj.get("kind") == "Status" else obj.get("metadata")
-    return str((holder or {}).get("uid", ""))
-
-
 async def _answer(context: WriteContext, call: Call, target: Target, answer: Response) -> web.Response:
     """A Status passes; an object that is still terminating is shown under the version it has now."""
-    obj = msgspec.json.decode(answer.body)
-    version = (obj.get("metadata") or {}).get("resourceVersion", "") if obj.get("kind") != "Status" else ""
-    if not version:
+    head = head_of(answer.body)
+    if not head.version:
         return respond(call, answer, answer.body)
     marker = target.clock.marker(target.cluster, target.namespace, target.name)
-    if marker is not None and marker.uid == obj["metadata"].get("uid") and str(marker.version) == version:
+    if marker is not None and marker.uid == head.uid and str(marker.version) == head.version:
         return await show(context, call, target.clock, target.cluster, answer)
     # Deleted meanwhile: its last state has a number only if the log saw it; without one, none is shown.
     return respond(call, answer, await show_settled(context, target.clock, target.cluster, answer.body))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass, replace
+
 from aiohttp import web
 
-from _fastpath.splice import scan, splice
+from _fastpath.splice import SpliceError
 from services.aggregator.clock.clock import ResourceClock
+from services.aggregator.reads.codec import PROTOBUF, AnyMeta, codec_of, names_of
+from services.aggregator.reads.negotiate import JSON_TYPE, PROTOBUF_TYPE
 from services.aggregator.types import Aggregated, Call
-from services.aggregator.writes.body import join, raw, split
 from services.aggregator.writes.context import MEMBER_TIMEOUT, WriteContext
+from services.common.errors import MemberUnreachable, decode_status
 from services.common.kube.client import KubeClient, Response
 
 PASSED_QUERY = {
@@ -26,22 +29,11 @@ PASSED_QUERY = {
     "ignoreStoreReadErrorWithClusterBreakingPotential",
 }
 PASSED_HEADERS = ("Audit-Id", "Retry-After")
-PARTIAL = "as=PartialObjectMetadata"
 
 
 def query(call: Call) -> list[tuple[str, str]]:
     """The query parameters that mean the same on a member."""
     return [(key, value) for key, value in call.request.rel_url.query.items() if key in PASSED_QUERY]
-
-
-def accept(call: Call) -> str:
-    """Writes answer JSON, whole or metadata only: Kubernetes answers no Table to a write either."""
-    asked = call.request.headers.get("Accept", "")
-    return (
-        "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-        if PARTIAL in asked
-        else "application/json"
-    )
 
 
 async def send(
@@ -55,10 +47,11 @@ async def send(
     content_type: str = "application/json",
     timeout: float = MEMBER_TIMEOUT,
     asked: list[tuple[str, str]] | None = None,
+    many: bool = False,
 ) -> Response:
     """One call to a member, as the caller where the aggregation says so. `asked`: other query parameters than the
-    caller's."""
-    headers = {"Accept": accept(call), **context.identity(call, aggregated)}
+    caller's. `many`: a list is answered."""
+    headers = {"Accept": context.reads.write_form(call, aggregated).accept(many=many), **context.identity(call, aggregated)}
     if body is not None:
         headers["Content-Type"] = content_type
     if agent := call.request.headers.get("User-Agent"):
@@ -71,7 +64,8 @@ async def send(
 
 def respond(call: Call, answer: Response, body: bytes) -> web.Response:
     """Pass a member's answer on, with a translated body."""
-    response = web.Response(status=answer.status, body=body, content_type="application/json")
+    kind = PROTOBUF_TYPE if codec_of(body) is PROTOBUF else JSON_TYPE
+    response = web.Response(status=answer.status, body=body, content_type=kind)
     for header in PASSED_HEADERS:
         if value := answer.headers.get(header):
             response.headers[header] = value
@@ -80,16 +74,37 @@ def respond(call: Call, answer: Response, body: bytes) -> web.Response:
     return response
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    resource_version: str = ""
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What an answer says of itself; "" where it does not."""
+
+    kind: str
+    api_version: str
     namespace: str = ""
     name: str = ""
+    uid: str = ""
+    version: str = ""
+
+    @property
+    def is_status(self) -> bool:
+        return self.kind == "Status" and self.api_version in ("v1", "")
 
 
-class _Head(msgspec.Struct, rename="camel"):
-    kind: str = ""
-    api_version: str = ""
-    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+def head_of(body: bytes) -> Head:
+    """Of an answer in JSON or protobuf; MemberUnreachable when it is neither. A Status gives what its details name."""
+    try:
+        api_version, kind = names_of(body)
+    except SpliceError as error:
+        raise MemberUnreachable(f"a cluster's answer is no object: {error}") from error
+    head = Head(kind, api_version)
+    if head.is_status:
+        details = (decode_status(body) or {}).get("details") or {}
+        return replace(head, name=str(details.get("name", "")), uid=str(details.get("uid", "")))
+    try:
+        meta = codec_of(body).scan_answer(body)
+    except SpliceError:
+        return head  # without metadata there is nothing to translate
+    return Head(kind, api_version, meta.namespace, meta.name, meta.uid, meta.version)
 
 
 async def show(
@@ -107,37 +122,34 @@ async def show(
     A dry run is in no log: its object is shown with the number of the state that it would replace. What has no
     version (a Status, a token) passes. `path`: what was written, where that is a subresource.
     """
-    head = msgspec.json.decode(answer.body, type=_Head)
+    head = head_of(answer.body)
     if dry or call.query.get("dryRun"):
-        if head.kind == "Status" and head.api_version == "v1":
+        if head.is_status:
             return respond(call, answer, answer.body)
         return respond(call, answer, await show_settled(context, clock, cluster, answer.body))
-    if not head.metadata.resource_version:
+    if not head.version:
         return respond(call, answer, answer.body)
-    shown = await context.reads.show(clock, cluster, answer.body, accept(call), path=path)
-    call.audit.update(memberVersion=head.metadata.resource_version, fleetVersion=scan(shown).version)
+    accept = context.reads.write_form(call, clock.aggregated).accept(many=False)
+    shown = await context.reads.show(clock, cluster, answer.body, accept, path=path)
+    call.audit.update(memberVersion=head.version, fleetVersion=head_of(shown).version)
     return respond(call, answer, shown)
 
 
 async def show_settled(context: WriteContext, clock: ResourceClock, cluster: str, body: bytes) -> bytes:
-    """Show an object without waiting: under its number if the log has just this state, else without any.
+    """An answer's object without waiting: under its number if the log has just this state, else without any.
 
     A number never stands beside a body of another member version.
     """
-    metadata = msgspec.json.decode(body, type=_Head).metadata
-    marker = clock.marker(cluster, metadata.namespace, metadata.name)
-    known = marker is not None and str(marker.version) == metadata.resource_version
-    meta = scan(body)
-    owners = await context.owners.resolve(cluster, meta.owners, metadata.namespace)
-    uids = context.owners.object_uids(cluster)
-    version = str(marker.fleet) if marker is not None and known else "0"
-    shown = splice(body, meta, version.encode(), cluster.encode(), owners, object_uids=uids)
-    return shown if known else _without_version(shown)
+    codec = codec_of(body)
+    shown, known = await show_item(context, clock, cluster, body, codec.scan_answer(body))
+    return codec.rewrap(body, shown if known else codec.without_version(shown))
 
 
-def _without_version(body: bytes) -> bytes:
-    fields = split(body)
-    metadata = split(fields["metadata"])
-    metadata.pop("resourceVersion", None)  # a dry run of a create has none
-    fields["metadata"] = raw(metadata)
-    return join(fields)
+async def show_item(
+    context: WriteContext, clock: ResourceClock, cluster: str, body: bytes, meta: AnyMeta
+) -> tuple[bytes, bool]:
+    """An object under its number, and whether it has one: where the log has another state its version means nothing."""
+    marker = clock.marker(cluster, meta.namespace, meta.name)
+    known = marker is not None and str(marker.version) == meta.version
+    version = marker.fleet if marker is not None and known else 0
+    return await context.reads.present(clock.aggregated, cluster, body, meta, version), known

@@ -85,3 +85,47 @@ def decode(body: bytes) -> dict[str, Any] | None:
     except (ValueError, IndexError, TypeError):
         return None
     return status
+
+
+# Writing.
+
+
+def _number(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _field(number: int, value: str | bytes) -> bytes:
+    payload = value if isinstance(value, bytes) else value.encode("utf-8", "replace")
+    return _number(number << 3 | 2) + _number(len(payload)) + payload
+
+
+def _details_message(details: dict[str, Any]) -> bytes:
+    out = b"".join(_field(n, str(details.get(key, ""))) for n, key in ((1, "name"), (2, "group"), (3, "kind")))
+    for cause in details.get("causes") or []:
+        texts = ((1, "reason"), (2, "message"), (3, "field"))
+        out += _field(4, b"".join(_field(n, str(cause.get(key, ""))) for n, key in texts))
+    out += _number(5 << 3) + _number(max(int(details.get("retryAfterSeconds") or 0), 0))
+    return out + _field(6, str(details.get("uid", "")))
+
+
+def message(status: dict[str, Any]) -> bytes:
+    """A Status (as JSON has it) as its message, without an envelope."""
+    metadata = status.get("metadata") or {}
+    texts = ((1, ""), (2, str(metadata.get("resourceVersion", ""))), (3, str(metadata.get("continue", ""))))
+    out = _field(1, b"".join(_field(n, text) for n, text in texts))
+    for number, key in ((2, "status"), (3, "message"), (4, "reason")):
+        out += _field(number, str(status.get(key, "")))
+    if status.get("details"):
+        out += _field(5, _details_message(status["details"]))
+    return out + _number(6 << 3) + _number(max(int(status.get("code") or 0), 0))
+
+
+def encode(status: dict[str, Any]) -> bytes:
+    """A Status as an answer: `k8s\\0` and a `runtime.Unknown`."""
+    head = _field(1, _field(1, "v1") + _field(2, "Status"))
+    return b"k8s\x00" + head + _field(2, message(status)) + _field(3, "") + _field(4, "")

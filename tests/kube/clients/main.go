@@ -2,7 +2,7 @@
 //
 // "follow" writes one JSON line an event to stdout, answers each line "report" on stdin with one line
 // {"report": …}, and ends when stdin does. "protobuf" gets, lists and watches as a client that prefers protobuf,
-// and writes one JSON line. "types" prints what protobuf.json of the aggregator's writes holds; "samples" prints
+// and writes one JSON line. "types" prints what the aggregator's protobuf.json holds; "samples" prints
 // made-up objects in both encodings, and "compare" tells which of them were translated wrongly. Exit 1 with the reason on stderr when something could not be done.
 package main
 

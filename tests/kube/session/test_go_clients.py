@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from services.aggregator.writes import protobuf
-from services.aggregator.writes.protobuf import to_json
+from services.aggregator import protobuf
+from services.aggregator.protobuf import to_json
 from tests.kube.session.followers import CLIENTS, Followers, build
 from tests.kube.session.tools import Kubectl, RunningFleet, eventually
 
@@ -227,7 +227,7 @@ def test_protobuf_bodies_mean_what_client_go_meant(go_clients: Path) -> None:
 def test_protobuf_table_is_client_gos(go_clients: Path) -> None:
     table = json.loads(run_go(go_clients, "types"))
     own = json.loads(Path(protobuf.__file__).with_name("protobuf.json").read_text())
-    assert own == table, "write `clients -mode types` to services/aggregator/writes/protobuf.json"
+    assert own == table, "write `clients -mode types` to services/aggregator/protobuf.json"
 
 
 def run_go(binary: Path, mode: str, *args: str, stdin: str = "") -> str:

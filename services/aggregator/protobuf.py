@@ -47,6 +47,11 @@ def types() -> Types:
     return msgspec.json.decode(data, type=Types)
 
 
+def has_type(group: str, version: str, kind: str) -> bool:
+    """Is it one of Kubernetes' own types, which have protobuf?"""
+    return f"{group}/{version}/{kind}" in types().roots
+
+
 def to_json(body: bytes) -> bytes:
     """Translate an object's body. 400 when it is no protobuf of Kubernetes, 415 when its type is not known."""
     try:
