@@ -196,6 +196,10 @@ cdef class _Verbs(_Members):
             fq_prefetch(&q.recs[n])
         return item
 
+    def has_ready(self) -> bool:
+        """Whether `get_nowait` has something now."""
+        return self.has_next()
+
     @cython.final
     cdef bint has_next(self) except -1:
         cdef double now = self.now()

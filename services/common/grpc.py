@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -149,15 +149,29 @@ async def abort(
     details: Mapping[str, str] | None = None,
 ) -> NoReturn:
     """End the call with an error; `details` travel as a google.rpc.ErrorInfo (reason = key `reason`)."""
-    trailing: tuple[tuple[str, str | bytes], ...] = ()
     if details:
         info = error_details_pb2.ErrorInfo(reason=details.get("reason", ""), domain="reclock.dev")
         info.metadata.update({key: value for key, value in details.items() if key != "reason"})
-        packed = AnyMessage()
-        packed.Pack(info)
-        status = status_pb2.Status(code=code.value[0], message=cut(message), details=[packed])
-        trailing = (("grpc-status-details-bin", status.SerializeToString()),)
-    await context.abort(code, cut(message), trailing_metadata=trailing)
+        await _abort(context, code, message, info)
+    await context.abort(code, cut(message))
+    raise AssertionError("abort returns never")
+
+
+async def abort_bad_request(
+    context: grpc.aio.ServicerContext, code: grpc.StatusCode, violations: Sequence[tuple[str, str]]
+) -> NoReturn:
+    """End the call with a google.rpc.BadRequest of (field, what is wrong with it); the message says the same."""
+    bad = error_details_pb2.BadRequest()
+    for path, text in violations:
+        bad.field_violations.add(field=path, description=cut(text))
+    await _abort(context, code, "; ".join(f"{path}: {text}" for path, text in violations), bad)
+
+
+async def _abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, message: str, detail: Any) -> NoReturn:
+    packed = AnyMessage()
+    packed.Pack(detail)
+    status = status_pb2.Status(code=code.value[0], message=cut(message), details=[packed])
+    await context.abort(code, cut(message), trailing_metadata=(("grpc-status-details-bin", status.SerializeToString()),))
     raise AssertionError("abort returns never")
 
 

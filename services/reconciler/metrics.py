@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from _fastpath.fair_queue import FairQueue
+from _fastpath.fair_queue import ClusterStats
 
 GAUGES = {
     "depth": "Keys that wait", "delayed": "Keys in back-off or delayed", "processing": "Keys being processed",
@@ -20,15 +20,21 @@ COUNTERS = {
     "adds": "Keys added", "served": "Keys processed", "retries": "Rate-limited adds",
     "queue_seconds": "Seconds that keys waited", "work_seconds": "Seconds that work took",
 }  # fmt: skip
-CLUSTERS_MAX = 1000
-"""Clusters with a series of their own; the rest is left out."""
+SUMMED = {"depth", "delayed", "processing", "share", "unfinished_seconds", *COUNTERS}
+"""Figures that make sense added up."""
+SERIES_MAX = 2000
+"""(controller, cluster) pairs with series of their own."""
 
 
 class QueueMetrics(Collector):
-    """Series `reclock_reconciler_queue_<name>{cluster=…}`; the host is `host`."""
+    """Series `reclock_reconciler_queue_<name>{controller=…, cluster=…}`; the host is `host`.
 
-    def __init__(self, queue: FairQueue) -> None:
-        self._queue = queue
+    `rows` gives (controller, figures of one cluster). Labels are bounded: of what is beyond SERIES_MAX rows the
+    others' sums stand under the cluster "other".
+    """
+
+    def __init__(self, rows: Callable[[], list[tuple[str, ClusterStats]]]) -> None:
+        self._rows = rows
         self._registered = False
 
     def register(self) -> None:
@@ -48,14 +54,18 @@ class QueueMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """One family per figure."""
-        rows = self._queue.stats()[:CLUSTERS_MAX]
-        for name, text in GAUGES.items():
-            gauge = GaugeMetricFamily(f"reclock_reconciler_queue_{name}", text, labels=["cluster"])
-            for row in rows:
-                gauge.add_metric([row.cluster or "host"], float(getattr(row, name)))
-            yield gauge
-        for name, text in COUNTERS.items():
-            counter = CounterMetricFamily(f"reclock_reconciler_queue_{name}", text, labels=["cluster"])
-            for row in rows:
-                counter.add_metric([row.cluster or "host"], float(getattr(row, name)))
-            yield counter
+        rows = self._rows()
+        shown, rest = rows, []
+        if len(rows) > SERIES_MAX:
+            # Counters must not come and go with the depth: who is shown goes by name.
+            ordered = sorted(rows, key=lambda row: (row[0], row[1].cluster))
+            shown, rest = ordered[:SERIES_MAX], ordered[SERIES_MAX:]
+        for family, figures in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS)):
+            for name, text in figures.items():
+                series = family(f"reclock_reconciler_queue_{name}", text, labels=["controller", "cluster"])
+                for controller, row in shown:
+                    series.add_metric([controller, row.cluster or "host"], float(getattr(row, name)))
+                for controller in sorted({controller for controller, _ in rest} if name in SUMMED else ()):
+                    total = sum(float(getattr(row, name)) for owner, row in rest if owner == controller)
+                    series.add_metric([controller, "other"], total)
+                yield series

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import socket
 from datetime import datetime
 from pathlib import Path
 
@@ -31,7 +33,10 @@ from services.reconciler.members import Members
 from services.reconciler.metrics import QueueMetrics
 from services.reconciler.names import HOST, Obj
 from services.reconciler.router import Router
-from services.reconciler.rpc import QueueServicer, ReconcilerServicer
+from services.reconciler.work.queues import QueueServicer
+from services.reconciler.work.service import WorkService
+from services.reconciler.work.servicer import WorkServicer
+from services.reconciler.work.spec import RESERVED
 from services.reconciler.world import World
 
 log = logging.getLogger(__name__)
@@ -54,6 +59,8 @@ class ReconcilerService(Service[ReconcilerConfig]):
             config.discovery_address, config.tls, user_agent=USER_AGENT, with_leaving=True,
             state_file=config.state_file,
         )  # fmt: skip
+        self.replica = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self.work = WorkService(config, self.replica, self._task_failed)
         self._client: KubeClient | None = None
         self._discovery: grpc.aio.Channel | None = None
         self._members: Members | None = None
@@ -61,18 +68,18 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self._waiting = "the host has not been reached yet"
         self.checks["host"] = lambda: self._waiting or None
         self.checks["fleet"] = self.fleet.check
-        self.metrics = QueueMetrics(self.queue)
+        self.metrics = QueueMetrics(lambda: [(RESERVED, row) for row in self.queue.stats()] + self.work.stats())
 
     async def start(self) -> None:
         """Serve gRPC at once; everything else when the host is there."""
         name = "reclock.reconciler.v1."
         self.grpc.add(
             reconciler_pb2_grpc.add_QueueServiceServicer_to_server,
-            QueueServicer(self.queue), f"{name}QueueService",
+            QueueServicer(self.work.parts, self.queue, self.replica), f"{name}QueueService",
         )  # fmt: skip
         self.grpc.add(
             reconciler_pb2_grpc.add_ReconcilerServiceServicer_to_server,
-            ReconcilerServicer(), f"{name}ReconcilerService",
+            WorkServicer(self.work.parts), f"{name}ReconcilerService",
         )  # fmt: skip
         self._client = await KubeClient.connect(
             Path(self.config.host.kubeconfig), name=HOST, user_agent=USER_AGENT
@@ -106,9 +113,11 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self.tasks.spawn(context.events.run(), "events", root=True)
         await self._read(host)
         self.fleet.subscribe(members)
+        self.work.begin(client, self.fleet)
         self.tasks.spawn(self.fleet.run(), "fleet", root=True)
         # Without the fleet nothing would seem to have copies, and everything could go.
         await self.fleet.synced.wait()
+        self.work.fleet_known()
         router.started = True
         dispatcher = Dispatcher(context, self.queue, owners)
         for number in range(self.config.workers):
@@ -149,14 +158,16 @@ class ReconcilerService(Service[ReconcilerConfig]):
     async def stop_intake(self) -> None:
         """Hand out nothing new."""
         self.queue.shut_down()
+        self.work.stop_intake()
 
     async def drain(self) -> None:
         """Let running reconciles end."""
-        await self.queue.drain()
+        await asyncio.gather(self.queue.drain(), self.work.drain())
 
     async def close(self) -> None:
         """Leave members and host."""
         self.metrics.unregister()
+        await self.work.close()
         if self._members is not None:
             await self._members.close()
         if self._discovery is not None:

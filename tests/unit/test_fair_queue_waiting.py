@@ -226,3 +226,25 @@ async def test_many_producers_and_workers_lose_nothing() -> None:
     await queue.drain()
     await asyncio.gather(*workers)
     assert len(seen) == total and set(seen.values()) == {1}
+
+
+async def test_ready_waits_without_taking() -> None:
+    queue = queue_of("a")
+    task = asyncio.create_task(queue.ready())
+    await settle()
+    assert not task.done() and not queue.has_ready()
+    queue.add_after("a", "x", 0.01)
+    await task
+    assert queue.has_ready() and len(queue) == 1
+    item = queue.get_nowait()
+    assert item is not None
+    queue.add("a", "x")
+    task = asyncio.create_task(queue.ready())
+    await settle()
+    assert not task.done()
+    queue.done(item)
+    await task
+    queue.pause("a")
+    queue.shut_down()
+    with pytest.raises(ShutDown):
+        await queue.ready()

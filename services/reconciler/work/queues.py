@@ -1,0 +1,182 @@
+"""`QueueService`: the queues of all controllers, the built-in ones' among them, shown and steered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+from _fastpath.fair_queue import ClusterStats, FairQueue
+from reclock.reconciler.v1 import reconciler_pb2 as pb
+from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
+from services.common.errors import StatusError
+from services.common.grpc import abort, abort_bad_request, abort_status
+from services.reconciler.work.controller import Controller
+from services.reconciler.work.handout import duration
+from services.reconciler.work.identity import CONTROLLERS, GROUP
+from services.reconciler.work.servicer import Parts
+from services.reconciler.work.spec import RESERVED, check_cap, check_weight, seconds
+
+INTERVAL = (0.1, 60.0)
+
+
+class QueueServicer(rpc.QueueServiceServicer):
+    """`built_in` is the queue of Reclock's own controllers, on the replica that runs them."""
+
+    def __init__(self, parts: Parts, built_in: FairQueue, replica: str) -> None:
+        self._parts = parts
+        self._built_in = built_in
+        self._replica = replica
+
+    async def ListQueues(self, request: pb.ListQueuesRequest, context: grpc.aio.ServicerContext) -> pb.ListQueuesResponse:
+        """See the contract."""
+        await self._authorise(context, "list", "", request.this_replica)
+        return await self._all(request)
+
+    async def WatchQueues(
+        self, request: pb.WatchQueuesRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.WatchQueuesResponse]:
+        """See the contract."""
+        await self._authorise(context, "list", "", False)
+        interval = seconds(request.interval) if request.HasField("interval") else 1.0
+        if not INTERVAL[0] <= interval <= INTERVAL[1]:
+            text = f"{interval:g} s: allowed is {INTERVAL[0]:g} to {INTERVAL[1]:g} s"
+            await abort_bad_request(context, grpc.StatusCode.INVALID_ARGUMENT, [("interval", text)])
+        while True:
+            now = await self._all(pb.ListQueuesRequest(controller=request.controller))
+            yield pb.WatchQueuesResponse(
+                queues=now.queues, controllers=now.controllers, missing_replicas=now.missing_replicas
+            )
+            await asyncio.sleep(interval)
+
+    async def UpdateQueue(
+        self, request: pb.UpdateQueueRequest, context: grpc.aio.ServicerContext
+    ) -> pb.UpdateQueueResponse:
+        """See the contract; all or nothing."""
+        wrong = []
+        if request.HasField("weight") and (text := check_weight(request.weight)):
+            wrong.append(("weight", text))
+        if request.HasField("cap") and (text := check_cap(request.cap)):
+            wrong.append(("cap", text))
+        if wrong:
+            await abort_bad_request(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
+        await self._authorise(context, "update", request.controller, request.this_replica)
+        changed = self._update(request)
+        if not request.this_replica and self._parts.peers is not None:
+            try:
+                changed += await self._parts.peers.update_queue(request)
+            except StatusError as error:
+                await abort_status(context, error)
+        if not changed:
+            names = sorted({RESERVED, *(self._parts.hub.controllers if self._parts.hub else ())})
+            text = f"cluster {request.cluster!r} is not engaged" if request.controller in ("", *names) else (
+                f"there is no controller {request.controller!r}; there are: {', '.join(names)}"
+            )  # fmt: skip
+            await abort(context, grpc.StatusCode.NOT_FOUND, text, {"reason": "NotFound"})
+        return pb.UpdateQueueResponse()
+
+    async def _authorise(self, context: grpc.aio.ServicerContext, verb: str, controller: str, from_peer: bool) -> None:
+        access, peers = self._parts.access, self._parts.peers
+        if access is None or peers is None:
+            await abort(context, grpc.StatusCode.UNAVAILABLE, self._parts.missing(), {"reason": "NotReady"})
+        if from_peer and peers.is_peer(context):
+            return
+        try:
+            await access.require(await access.user(context), verb, GROUP, CONTROLLERS, name=controller)
+        except StatusError as error:
+            await abort_status(context, error)
+
+    async def _all(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
+        answer = self._here(request.controller)
+        if not request.this_replica and self._parts.peers is not None:
+            for other in await self._parts.peers.list_queues(request):
+                if isinstance(other, str):
+                    answer.missing_replicas.append(other)
+                else:
+                    answer.queues.extend(other.queues)
+                    _merge(answer, other)
+        rows = sorted(answer.queues, key=lambda row: (row.controller, row.cluster))
+        return pb.ListQueuesResponse(
+            queues=rows, controllers=sorted(answer.controllers, key=lambda each: each.name),
+            missing_replicas=answer.missing_replicas,
+        )  # fmt: skip
+
+    def _here(self, wanted: str) -> pb.ListQueuesResponse:
+        answer = pb.ListQueuesResponse()
+        if wanted in ("", RESERVED) and (rows := self._built_in.stats()):
+            answer.controllers.append(pb.Controller(name=RESERVED))
+            answer.queues.extend(_row(RESERVED, row, self._replica, True) for row in rows)
+        for controller in self._controllers(wanted):
+            synced = {cluster: part.synced for cluster, part in controller.parts.items()}
+            answer.queues.extend(_row(controller.name, row, self._replica, synced[row.cluster]) for row in controller.stats())
+            answer.controllers.append(_controller(controller))
+        return answer
+
+    def _controllers(self, wanted: str) -> list[Controller]:
+        hub = self._parts.hub
+        return [each for each in hub.controllers.values() if wanted in ("", each.name)] if hub is not None else []
+
+    def _update(self, request: pb.UpdateQueueRequest) -> int:
+        """How many queues of this replica were changed."""
+        weight = request.weight if request.HasField("weight") else None
+        cap = request.cap if request.HasField("cap") else None
+        paused = request.paused if request.HasField("paused") else None
+        steps: list[Callable[[], None]] = []
+        if request.controller in ("", RESERVED) and request.cluster in {row.cluster for row in self._built_in.stats()}:
+            steps.append(lambda: _steer(self._built_in, request.cluster, weight, cap, paused))
+        for controller in self._controllers(request.controller):
+            if request.cluster in controller.parts:
+                steps.append(lambda each=controller: each.steer(request.cluster, weight, cap, paused))  # type: ignore[misc]
+        for step in steps:
+            step()
+        return len(steps)
+
+
+def _steer(queue: FairQueue, cluster: str, weight: float | None, cap: int | None, paused: bool | None) -> None:
+    if weight is not None:
+        queue.set_weight(cluster, weight)
+    if cap is not None:
+        queue.set_cap(cluster, cap)
+    if paused is not None:
+        (queue.pause if paused else queue.resume)(cluster)
+
+
+def _row(controller: str, row: ClusterStats, replica: str, synced: bool) -> pb.Queue:
+    return pb.Queue(
+        controller=controller, cluster=row.cluster, depth=row.depth, delayed=row.delayed, processing=row.processing,
+        weight=row.weight, cap=row.cap, paused=row.paused, share=row.share, retries=row.retries, adds=row.adds,
+        served=row.served, wait=duration(row.queue_seconds), work=duration(row.work_seconds),
+        unfinished=duration(row.unfinished_seconds), longest=duration(row.longest_running), replica=replica, synced=synced,
+    )  # fmt: skip
+
+
+def _controller(controller: Controller) -> pb.Controller:
+    return pb.Controller(
+        name=controller.name,
+        workers=[
+            pb.Worker(
+                name=seat.worker, in_flight=len(seat.held), max_in_flight=seat.max_in_flight, replica=seat.replica,
+                draining=seat.draining,
+            )
+            for seat in controller.seats
+        ],
+        problems=sorted({problem for part in controller.parts.values() for problem in part.problems()})[:100],
+    )  # fmt: skip
+
+
+def _merge(answer: pb.ListQueuesResponse, other: pb.ListQueuesResponse) -> None:
+    """A controller is on every replica; each knows of its workers what it gave them itself."""
+    known = {each.name: each for each in answer.controllers}
+    for each in other.controllers:
+        mine = known.get(each.name)
+        if mine is None:
+            answer.controllers.append(each)
+            continue
+        workers = {worker.name: worker for worker in mine.workers}
+        for worker in each.workers:
+            if worker.name in workers:
+                workers[worker.name].in_flight += worker.in_flight
+            else:
+                mine.workers.append(worker)
+        mine.problems.extend(problem for problem in each.problems if problem not in mine.problems)

@@ -1,0 +1,306 @@
+"""A worker's stream on the replica that it dialled: its room, shared among the replicas that have work for it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from reclock.reconciler.v1 import reconciler_pb2 as pb
+from services.reconciler.work.identity import User
+from services.reconciler.work.mapping import Target, is_name
+from services.reconciler.work.spec import PRIORITY, ControllerSpec, WorkerSpec, seconds
+
+log = logging.getLogger(__name__)
+
+REQUEUE_MAX = 365 * 86400.0
+MESSAGE_MAX = 1024 * 1024
+"""Bytes of one message of a worker."""
+WAITING_MAX = 4096
+"""Messages to a worker that does not read, beyond which nothing more is read from it."""
+ENDED_MAX = 4096
+
+
+class Desk(Protocol):
+    """The controller of one replica, from the worker's side."""
+
+    name: str
+    """The replica."""
+
+    def grant(self, credits: int, busy: int) -> None:
+        """Let it hand out so many more requests; the worker holds `busy`."""
+
+    def say(self, message: pb.WorkRequest) -> None:
+        """Pass on what the worker said."""
+
+    def close(self, *, orderly: bool) -> None:
+        """The worker is gone."""
+
+
+@dataclass(slots=True)
+class Running:
+    """A request that the worker holds; `desk` is None after its replica died."""
+
+    desk: Desk | None
+    target: Target | None
+    """None where the worker has not said (a Resume of tokens only)."""
+
+
+class Session:
+    """One worker's stream. Its tasks are the servicer's; everything here is synchronous but `next` and `room`."""
+
+    def __init__(
+        self, spec: ControllerSpec, worker: WorkerSpec, user: User, register: pb.Register,
+        ownerless: Callable[[str], bool] = lambda cluster: False,
+    ) -> None:  # fmt: skip
+        self.spec = spec
+        self._ownerless = ownerless
+        """Whether a cluster's replica is gone and none has followed yet."""
+        self.worker = worker
+        self.user = user
+        self.register = register
+        self.desks: list[Desk] = []
+        self.running: dict[str, Running] = {}
+        self.draining = False
+        self.replaced = False
+        self._granted: dict[Desk, int] = {}
+        self._hungry: dict[Desk, None] = {}
+        self._ended: dict[str, Desk] = {}
+        self._resuming: dict[str, set[Desk]] = {}
+        """Token of a Resume -> replicas that have not said yet whether they know it."""
+        self._numbers = itertools.count(1)
+        self._maps: dict[int, tuple[Desk, int]] = {}
+        """Ids of Maps as the worker knows them: those of several replicas must not meet."""
+        self._out: asyncio.Queue[pb.WorkResponse | None] = asyncio.Queue()
+        self._read = asyncio.Event()
+
+    # Room.
+
+    @property
+    def free(self) -> int:
+        """Requests that the worker may still get."""
+        if self.draining:
+            return 0
+        return self.worker.max_in_flight - len(self.running) - sum(self._granted.values())
+
+    def hungry(self, desk: Desk) -> None:
+        """A replica has work and no credit."""
+        self._hungry[desk] = None
+        self._grant()
+
+    def unused(self, desk: Desk, credits: int) -> None:
+        """A replica has no work for its credit."""
+        if desk in self._granted:
+            self._granted[desk] = max(0, self._granted[desk] - credits)
+            self._grant()
+
+    def _grant(self) -> None:
+        """Share what is free among the hungry, in turn."""
+        while self._hungry and (free := self.free) > 0:
+            desk = next(iter(self._hungry))
+            share = -(-free // len(self._hungry))
+            del self._hungry[desk]
+            self._granted[desk] = self._granted.get(desk, 0) + share
+            desk.grant(share, len(self.running))
+
+    # Desks.
+
+    def join(self, desk: Desk) -> None:
+        """A replica serves the worker from now on."""
+        self.desks.append(desk)
+
+    def part(self, desk: Desk) -> None:
+        """A replica is gone; what it leased runs on until another one has taken it over, or not."""
+        if desk not in self.desks:
+            return
+        self.desks.remove(desk)
+        self._granted.pop(desk, None)
+        self._hungry.pop(desk, None)
+        self._maps = {number: asked for number, asked in self._maps.items() if asked[0] is not desk}
+        for asked in self._resuming.values():
+            asked.discard(desk)
+        for running in self.running.values():
+            if running.desk is desk:
+                running.desk = None
+        self._grant()
+
+    def moved(self, cluster: str, desk: Desk) -> None:
+        """A replica has taken a cluster over: tell it what the worker runs there."""
+        held = [
+            pb.Held(token=token, cluster=cluster, namespace=t.namespace, name=t.name, source=t.source)
+            for token, running in self.running.items()
+            if running.desk is None and (t := running.target) is not None and t.cluster == cluster
+        ]
+        if held:
+            desk.say(pb.WorkRequest(resume=pb.Resume(held=held)))
+
+    # To the worker.
+
+    def deliver(self, desk: Desk, message: pb.WorkResponse) -> None:
+        """Pass on what a replica says, and keep the books."""
+        kind = message.WhichOneof("message")
+        if kind == "request":
+            request = message.request
+            if desk in self._granted:
+                self._granted[desk] = max(0, self._granted[desk] - 1)
+            target = Target(request.cluster, request.namespace, request.name, request.source)
+            self.running[request.token] = Running(desk, target)
+        elif kind == "resumed":
+            for token in message.resumed.tokens:
+                self._resuming.pop(token, None)
+                known = self.running.get(token)
+                self.running[token] = Running(desk, known.target if known else None)
+        elif kind == "cancelled":
+            token = message.cancelled.token
+            if message.cancelled.reason == pb.CANCEL_REASON_UNKNOWN and not self._unknown_to_all(token, desk):
+                return
+            if self.running.pop(token, None) is not None:
+                self._end(token, desk)
+        elif kind == "map":
+            number = next(self._numbers)
+            self._maps[number] = (desk, message.map.id)
+            message.map.id = number
+        self._out.put_nowait(message)
+        self._grant()
+
+    def _unknown_to_all(self, token: str, desk: Desk) -> bool:
+        """Whether no replica knows a token of a Resume, and none that is still to come can."""
+        asked = self._resuming.get(token)
+        if asked is None:
+            return False
+        asked.discard(desk)
+        if asked:
+            return False
+        del self._resuming[token]
+        running = self.running.get(token)
+        return running is None or running.target is None or not self._ownerless(running.target.cluster)
+
+    def tell(self, message: pb.WorkResponse) -> None:
+        """Say something of our own."""
+        self._out.put_nowait(message)
+
+    def problem(self, code: pb.ProblemCode.ValueType, text: str, *, token: str = "", field: str = "") -> None:
+        """Say what was wrong; an old worker would not know the message."""
+        if self.worker.version >= 1:
+            self.tell(pb.WorkResponse(problem=pb.Problem(token=token, code=code, message=text, field=field)))
+
+    def finish(self) -> None:
+        """End the stream after what is to be said."""
+        self._out.put_nowait(None)
+
+    async def next(self) -> pb.WorkResponse | None:
+        """The next message to the worker; None at the end."""
+        message = await self._out.get()
+        if self._out.qsize() < WAITING_MAX // 2:
+            self._read.set()
+        return message
+
+    async def room(self) -> None:
+        """Wait while the worker does not read what it is told."""
+        while self._out.qsize() >= WAITING_MAX:
+            self._read.clear()
+            await self._read.wait()
+
+    # From the worker.
+
+    def say(self, message: pb.WorkRequest) -> None:
+        """Take a message of the worker."""
+        kind = message.WhichOneof("message")
+        size = message.ByteSize()
+        if size > MESSAGE_MAX:
+            token = message.done.token if kind == "done" else ""
+            self.problem(pb.PROBLEM_CODE_TOO_LARGE, f"{size} bytes: allowed are {MESSAGE_MAX}", token=token, field=kind or "")
+        elif kind == "done":
+            self._done(message)
+        elif kind == "resume":
+            self._resume(message)
+        elif kind == "heartbeat":
+            self._to_all(message)
+        elif kind == "mapped":
+            self._mapped(message)
+        elif kind == "drain":
+            self.draining = True
+            self._to_all(message)
+        elif kind == "register":
+            self.problem(pb.PROBLEM_CODE_UNEXPECTED, "the stream is registered already", field="register")
+        # Else: a kind of message that a newer protocol has; ignored as any unknown field.
+
+    def _done(self, message: pb.WorkRequest) -> None:
+        done = message.done
+        if wrong := check_done(done):
+            self.problem(pb.PROBLEM_CODE_INVALID, wrong[1], token=done.token, field=f"done.{wrong[0]}")
+            return
+        running = self.running.pop(done.token, None)
+        desk = running.desk if running is not None else self._ended.pop(done.token, None)
+        if running is None and desk is None:
+            # Nobody's here; the replica at hand knows whether it is somebody else's.
+            desk = self.desks[0] if self.desks else None
+        if desk is not None:
+            desk.say(message)
+        # Else its replica died: the one that follows reads everything anew.
+        self._grant()
+
+    def _to_all(self, message: pb.WorkRequest) -> None:
+        for desk in list(self.desks):
+            desk.say(message)
+
+    def _resume(self, message: pb.WorkRequest) -> None:
+        for held in message.resume.held:
+            target = Target(held.cluster, held.namespace, held.name, held.source)
+            self.running.setdefault(held.token, Running(None, target))
+        for token in (*message.resume.tokens, *(held.token for held in message.resume.held)):
+            self._resuming[token] = set(self.desks)
+        self._to_all(message)
+
+    def _mapped(self, message: pb.WorkRequest) -> None:
+        number = message.mapped.id
+        desk, message.mapped.id = self._maps.pop(number, (None, 0))
+        if desk is None:
+            self.problem(
+                pb.PROBLEM_CODE_UNKNOWN_TOKEN, "no such question is open for this worker", token=str(number), field="mapped.id"
+            )
+            return
+        for place, key in enumerate(message.mapped.keys):
+            if wrong := check_key(key):
+                # The rest is taken: the object would be asked about for ever.
+                self.problem(pb.PROBLEM_CODE_INVALID, wrong[1], token=str(number), field=f"mapped.keys[{place}].{wrong[0]}")
+        kept = [key for key in message.mapped.keys if check_key(key) is None]
+        del message.mapped.keys[:]
+        message.mapped.keys.extend(kept)
+        desk.say(message)
+
+    def _end(self, token: str, desk: Desk) -> None:
+        self._ended[token] = desk
+        while len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+
+
+def check_done(done: pb.Done) -> tuple[str, str] | None:
+    """(field, what is wrong) of a Done; None when nothing is."""
+    if done.HasField("requeue_after"):
+        after = seconds(done.requeue_after)
+        if not 0 <= after <= REQUEUE_MAX:
+            return "requeue_after", f"{after:g} s: allowed is 0 to {REQUEUE_MAX:g} s"
+        if done.error:
+            return "requeue_after", "not together with an error: its back-off says when"
+    if done.terminal and not done.error:
+        return "terminal", "only together with an error"
+    if done.HasField("priority") and abs(done.priority) > PRIORITY:
+        return "priority", f"{done.priority}: allowed is -{PRIORITY} to {PRIORITY}"
+    return None
+
+
+def check_key(key: pb.MappedKey) -> tuple[str, str] | None:
+    """(field, what is wrong) of a key; None when nothing is."""
+    if not is_name(key.name):
+        return "name", f"{key.name!r} is no name of an object"
+    if key.namespace and not is_name(key.namespace):
+        return "namespace", f"{key.namespace!r} is no name of a namespace"
+    if "/" in key.source:
+        return "source", f"{key.source!r} is no name of a source"
+    if key.HasField("priority") and abs(key.priority) > PRIORITY:
+        return "priority", f"{key.priority}: allowed is -{PRIORITY} to {PRIORITY}"
+    return None

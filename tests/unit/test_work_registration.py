@@ -1,0 +1,203 @@
+"""Registrations: what is refused, and with which field; who may register; old, new and changing ones."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import grpc
+import pytest
+
+from reclock.reconciler.v1 import reconciler_pb2 as pb
+from services.reconciler.work.identity import by_certificate
+from services.reconciler.work.register import decode
+from services.reconciler.work.spec import BadRegister
+from tests.integration.work_rig import for_configmaps, rig, violations
+
+CONFIGMAPS = pb.Source(version="v1", resource="configmaps", for_object=pb.ForObject())
+
+
+def source(**fields: Any) -> pb.Source:
+    """A source of ConfigMaps with more fields."""
+    made = pb.Source(version="v1", resource="configmaps", **fields)
+    if made.WhichOneof("to") is None:
+        made.for_object.SetInParent()
+    return made
+
+
+@pytest.mark.parametrize(("register", "field"), [
+    (for_configmaps("Not Good"), "controller"),
+    (for_configmaps("built-in"), "controller"),
+    (for_configmaps(weights={"east": 0}), "weights['east']"),
+    (for_configmaps(weights={"east": -1}), "weights['east']"),
+    (for_configmaps(weights={"east": math.nan}), "weights['east']"),
+    (for_configmaps(weights={"east": math.inf}), "weights['east']"),
+    (for_configmaps(caps={"east": 0}), "caps['east']"),
+    (for_configmaps(max_in_flight=1001), "max_in_flight"),
+    (for_configmaps(max_in_flight=-1), "max_in_flight"),
+    (for_configmaps(cluster_selector="a in b"), "cluster_selector"),
+    (for_configmaps(scope=17), "scope"),
+    (for_configmaps(mode=17), "mode"),
+    (for_configmaps(sources=[]), "sources"),
+    (for_configmaps(backoff_base={"seconds": -1}), "backoff_base"),
+    (for_configmaps(backoff_base={"seconds": 9}, backoff_max={"seconds": 8}), "backoff_max"),
+    (for_configmaps(sources=[source(label_selector="a==b==c")]), "sources[0].label_selector"),
+    (for_configmaps(sources=[pb.Source(version="v1", resource="pods/log", for_object=pb.ForObject())]), "sources[0].resource"),
+    (for_configmaps(sources=[pb.Source(version="one", resource="pods", for_object=pb.ForObject())]), "sources[0].version"),
+    (for_configmaps(sources=[pb.Source(version="v1", resource="pods")]), "sources[0].to"),
+    (for_configmaps(sources=[CONFIGMAPS, source(by_field=pb.ByField(path="a..b"))]), "sources[1].by_field.path"),
+    (for_configmaps(sources=[source(predicates=pb.Predicates(changes=[0]))]), "sources[0].predicates.changes"),
+    (for_configmaps(sources=[source(name="a"), source(name="a")]), "sources"),
+    (for_configmaps(sources=[source(name="a"), source(by_owner=pb.ByOwner(), target="b")]), "sources[1].target"),
+    (for_configmaps(sources=[source(priority=40000)]), "sources[0].priority"),
+    (for_configmaps(sources=[source(scope=pb.SCOPE_HOST)]), "sources[0].scope"),
+    (for_configmaps(indexes=[pb.Index(name="owner", label="a")]), "indexes[0].name"),
+    (for_configmaps(indexes=[pb.Index(name="x", label="a", source="none")]), "indexes[0].source"),
+    (for_configmaps(indexes=[pb.Index(name="x", path="]")]), "indexes[0].path"),
+    (for_configmaps(indexes=[pb.Index(name="x")]), "indexes[0].by"),
+])  # fmt: skip
+def test_what_is_wrong_is_named_by_its_field(register: pb.Register, field: str) -> None:
+    with pytest.raises(BadRegister) as raised:
+        decode(register)
+    found = dict(raised.value.violations)
+    assert found.get(field)
+    if "weights" in field:
+        assert "1e-06 to 1e+06" in found[field]
+
+
+def test_all_that_is_wrong_is_named_at_once() -> None:
+    with pytest.raises(BadRegister) as raised:
+        decode(for_configmaps("", weights={"a": 0, "b": 1}, sources=[source(label_selector="=")]))
+    assert [field for field, _ in raised.value.violations] == ["controller", "weights['a']", "sources[0].label_selector"]
+
+
+async def test_refusals_reach_the_worker_with_details() -> None:
+    async with rig("east", "west") as it:
+        error = await it.worker(for_configmaps(weights={"east": 0})).refused()
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT and "weights['east']" in violations(error)
+
+        for name in ("", "east", "west"):
+            it.clusters.clusters[name].lacks.add("secrets")
+        secrets = pb.Source(version="v1", resource="secrets", for_object=pb.ForObject())
+        error = await it.worker(for_configmaps(sources=[secrets])).refused()
+        assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "east, west" in violations(error)["sources[0].resource"]
+
+        unknown = pb.Source(group="nothing.example.com", version="v1", resource="things", for_object=pb.ForObject())
+        error = await it.worker(for_configmaps(sources=[unknown])).refused()
+        assert "not served by" in violations(error)["sources[0].resource"]
+
+        error = await it.worker(for_configmaps(sources=[source(field_selector="bad=1")])).refused()
+        assert "not supported" in violations(error)["sources[0].field_selector"]
+
+        nodes = pb.Source(version="v1", resource="nodes", namespaces=["a"], for_object=pb.ForObject())
+        error = await it.worker(for_configmaps(sources=[nodes])).refused()
+        assert "cluster-scoped" in violations(error)["sources[0].namespaces"]
+
+
+async def test_a_resource_that_some_clusters_lack_is_a_warning_and_the_rest_works() -> None:
+    async with rig("east", "west") as it:
+        it.clusters.clusters["west"].lacks.add("configmaps")
+        it.clusters.clusters["east"].put("configmaps", "a", "one")
+        worker = it.worker(for_configmaps())
+        assert list((await worker.next("registered")).warnings) == ["v1 configmaps is not served by west"]
+        assert (await worker.requests(1))[0].cluster == "east"
+        it.clusters.clusters["west"].lacks.clear()
+        it.clusters.clusters["west"].put("configmaps", "a", "two")
+        assert (await worker.requests(2))[1].cluster == "west"
+        await worker.close()
+
+
+async def test_a_cluster_that_hangs_keeps_nobody_from_registering() -> None:
+    async with rig("east", "west") as it:
+        it.clusters.clusters["west"].hangs = True
+        it.clusters.clusters["east"].put("configmaps", "a", "one")
+        worker = it.worker(for_configmaps())
+        assert (await worker.requests(1))[0].cluster == "east"
+        await worker.close()
+
+
+async def test_the_first_message_must_be_register() -> None:
+    async with rig() as it:
+        call = it.stub.Work()
+        await call.write(pb.WorkRequest(heartbeat=pb.Heartbeat()))
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call.read()
+        assert raised.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_the_host_judges_the_workers_own_identity() -> None:
+    async with rig("east") as it:
+        host = it.clusters.clusters[""]
+        host.tokens["good"] = {"username": "ada", "groups": ["dev"], "uid": "u1"}
+        host.allow = lambda spec: spec["resourceAttributes"].get("resource") != "secrets"
+        error = await it.worker(for_configmaps(), token="bad").refused()
+        assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+
+        worker = it.worker(for_configmaps(sources=[source(namespaces=["a"])]), token="good")
+        await worker.next("registered")
+        asked = [(r["user"], tuple(r["groups"]), tuple(sorted(r["resourceAttributes"].items()))) for r in host.reviews]
+        assert [dict(attributes) for _, _, attributes in asked] == [
+            {"verb": "work", "group": "reclock.dev", "resource": "controllers", "name": "c"},
+            {"verb": "list", "resource": "configmaps", "namespace": "a"},
+            {"verb": "watch", "resource": "configmaps", "namespace": "a"},
+        ]
+        assert {(user, groups) for user, groups, _ in asked} == {("ada", ("dev",))}
+
+        secrets = pb.Source(version="v1", resource="secrets", for_object=pb.ForObject())
+        error = await it.worker(for_configmaps("d", sources=[secrets]), token="good").refused()
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "list secrets" in (error.details() or "")
+        await worker.close()
+
+
+async def test_a_worker_name_is_one_identitys() -> None:
+    async with rig("east") as it:
+        host = it.clusters.clusters[""]
+        host.tokens.update(one={"username": "ada"}, two={"username": "bob"})
+        first = it.worker(for_configmaps(worker="w"), token="one")
+        await first.next("registered")
+        error = await it.worker(for_configmaps(worker="w"), token="two").refused()
+        assert error.code() == grpc.StatusCode.INVALID_ARGUMENT and "worker" in violations(error)
+        await first.close()
+
+
+def test_certificates_name_users_and_groups() -> None:
+    from services.common.errors import StatusError
+    from tests.integration.work_certs import certificate
+
+    user = by_certificate(certificate("ada", "dev", "ops"))
+    assert (user.name, user.groups) == ("ada", ("dev", "ops", "system:authenticated"))
+    with pytest.raises(StatusError):
+        by_certificate(certificate("", "dev"))
+
+
+async def test_the_newest_registration_counts_and_unchanged_sources_go_on() -> None:
+    async with rig("east") as it:
+        east = it.clusters.clusters["east"]
+        east.put("configmaps", "a", "old")
+        worker = it.worker(for_configmaps())
+        [request] = await worker.requests(1)
+        await worker.done(request)
+        pods = pb.Source(version="v1", resource="pods", for_object=pb.ForObject())
+        east.put("pods", "a", "pod")
+        lists = len(east.queries)
+        newer = it.worker(for_configmaps(sources=[CONFIGMAPS, pods]))
+        await worker.until(lambda: worker.of("request")[1:] or newer.of("request"))
+        assert [each.name for each in (*worker.of("request")[1:], *newer.of("request"))] == ["pod"]
+        await asyncio.sleep(0.2)
+        assert len(east.queries) == lists + 2  # pods: a list and a watch; ConfigMaps as they were
+        await worker.close()
+        await newer.close()
+
+
+async def test_the_mode_does_not_change_under_other_workers() -> None:
+    async with rig("east") as it:
+        worker = it.worker(for_configmaps())
+        await worker.next("registered")
+        error = await it.worker(for_configmaps(mode=pb.MODE_PRIORITY_FIRST)).refused()
+        assert "mode" in violations(error)
+        await worker.close()
+        alone = it.worker(for_configmaps(mode=pb.MODE_PRIORITY_FIRST))
+        await alone.next("registered")
+        await alone.close()
