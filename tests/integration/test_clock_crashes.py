@@ -149,7 +149,7 @@ async def test_a_crash_elsewhere(rig: Rig, point: str, monkeypatch: pytest.Monke
     struck = asyncio.Event()
     places = {
         "campaign": "services.aggregator.clock.store.Store.elect",
-        "load": "services.aggregator.clock.history.replay",
+        "load": "services.aggregator.clock.history.load",
         "diff": "services.aggregator.clock.metadata.MetadataClient.whole",
         "resign": "services.aggregator.clock.store.Store.resign",
     }

@@ -333,10 +333,8 @@ async def test_another_process_takes_the_lease(rig: Rig, client: Etcd) -> None:
     await client.put(key, b"another", lease)
     east.put("b")
     await eventually(lambda: not pods.term, "we stop leading")
-    with pytest.raises(StatusError) as caught:
-        await pods.snapshot(timeout=0.5)
-    assert caught.value.code == 503
-    assert pods.shown("default", "b") is None, "a deposed sequencer commits nothing"
+    await pods.snapshot(timeout=2)
+    assert pods.shown("default", "b") is None, "a deposed sequencer commits nothing, and goes on to answer"
     await client.lease_revoke(lease)
     await rig.settled()
     assert pods.term > term

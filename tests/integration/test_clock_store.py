@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,10 +12,12 @@ from _fastpath.marker import Marker
 from services.aggregator.clock import history
 from services.aggregator.clock.batch import Batch
 from services.aggregator.clock.election import LeaseKeeper, campaign
+from services.aggregator.clock.follower import Follower
 from services.aggregator.clock.position import Position
-from services.aggregator.clock.state import State
+from services.aggregator.clock.state import Change, State
 from services.aggregator.clock.store import Deposed, GapReopened, Holder, StartRefused, StorageChanged, Store
 from services.common.etcd import Etcd
+from tests.integration.clock_rig import eventually
 from tests.integration.etcd_server import EtcdServer
 
 LIFE = "00000000-0000-4000-8000-000000000001/0"
@@ -34,8 +37,57 @@ async def store(etcd: EtcdServer) -> AsyncIterator[Store]:
 
 async def lead(store: Store, who: str = "me") -> tuple[int, State]:
     """A term, and the state that it begins with."""
-    term = await campaign(store, "", "pods", LeaseKeeper(store, 60), who)
-    return term, await history.load(store, "", "pods", term, 1000)
+    term = await campaign(
+        store, "", "pods", LeaseKeeper(store, 60), who, vacancy=asyncio.sleep, known=lambda: 0
+    )  # type: ignore[arg-type]
+    return term, await read(store)
+
+
+async def read(store: Store) -> State:
+    """The state of now, as a replica reads and follows it."""
+    tail = Tail(await history.load(store, "", "pods", 1000))
+    follower = Follower(store, lambda: [tail], lambda base, *, rewound: store.open(rewound=rewound))
+    follower.join(tail)
+    task = asyncio.create_task(follower.run())
+    try:
+        now, newest = await store.committed("", "pods", 0)
+        await eventually(lambda: tail.seen >= newest)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return tail.state
+
+
+class Tail:
+    """A resource that is followed, with nothing around it."""
+
+    group, resource = "", "pods"
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.seen = state.revision
+
+    def observe(self, change: Change) -> None:
+        self.state.apply(change)
+
+    def passed(self, revision: int) -> None:
+        self.seen = revision
+        self.state.pass_revision(revision)
+
+    def lost(self) -> None:
+        raise AssertionError("nothing was compacted")
+
+    def leader_changed(self, create_revision: int, mod_revision: int) -> None:
+        """Of no interest here."""
+
+    def leader_missing(self, revision: int) -> None:
+        """Of no interest here."""
+
+    def gap_changed(self, cluster: str, revision: int, there: bool) -> None:
+        """Of no interest here."""
+
+    def list_asked(self, cluster: str, read: int) -> None:
+        """Of no interest here."""
 
 
 def batch(version: int) -> Batch:
@@ -138,12 +190,6 @@ async def test_a_whole_batch_of_the_largest_size_is_taken(store: Store) -> None:
     term, state = await lead(store)
     markers = [Marker("east", LIFE, "ns", f"a{number}", UID, number + 1) for number in range(127)]
     revision = await store.commit("", "pods", term, state, Batch(markers, {"east": Position(LIFE, 127, 127)}))
-    loaded = await history.load(store, "", "pods", (await lead_again(store, term)), 1000)
+    loaded = await read(store)
     assert [one.name for one in loaded.log.entries] == [f"a{number}" for number in range(127)]
     assert [one.fleet for one in loaded.log.entries] == [loaded.fleet(revision, number) for number in range(127)]
-
-
-async def lead_again(store: Store, term: int) -> int:
-    """A put under the prefix that marks the end of a replay."""
-    await store.resign("", "pods", term)
-    return (await lead(store))[0]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from services.aggregator.clock import metrics
+from services.aggregator.clock.barrier import Shared
 from services.aggregator.clock.claims import Claim, Claims
 from services.aggregator.clock.context import Context
 from services.aggregator.clock.members import Members
 from services.aggregator.clock.membership import MemberState
 from services.aggregator.clock.position import decode_position
+from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.sequencer import Sequencer
+from services.aggregator.clock.state import State
+from services.aggregator.clock.store import StorageChanged
 from services.aggregator.clock.vector import vector_of
 from services.aggregator.clock.version import decode
 from services.aggregator.clock.view import Snapshot, View
@@ -18,16 +23,20 @@ from services.aggregator.types import Aggregated
 from services.common import errors
 from services.common.etcd import EtcdCompacted, EtcdError, prefix_end
 
+log = logging.getLogger(__name__)
+
 DIFF_PATIENCE = 1.0
 """Seconds that a list waits for the end of a member's diff before it leaves the member out."""
 CLAIM_PATIENCE = 5.0
 """Seconds that a create waits for another one of the same name: clients repeat what they got no answer to."""
 FUTURE_PATIENCE = 3.0
 """Seconds that a version of the future is waited for, as Kubernetes does."""
+LAG = 2.0
+"""Seconds after which a watch of etcd that has not brought what etcd has is no good."""
 
 
 class Answers(View):
-    """Linearizable answers are given within a term only; all others from the log as it is."""
+    """Linearizable answers wait until the log has all that etcd had when they were asked for."""
 
     def __init__(self, context: Context, aggregated: Aggregated) -> None:
         super().__init__(aggregated)
@@ -43,6 +52,15 @@ class Answers(View):
         self._sequencer: Sequencer | None = None
         self._deposed = asyncio.Event()
         self._claims = Claims(context.store, self.group, self.resource)
+        self._follows = False
+        """Does the watch bring our log's revisions?"""
+        self._complete = 0
+        """etcd's revision up to which all commits are in the log."""
+        self._coming: State | None = None
+        """Read anew, and not yet as far as readers have come; `_complete` is its then."""
+        self.followed = Pulse()
+        """Beats when `_complete` moved by the watch."""
+        self._commits = Shared(self._newest_commit)
 
     @property
     def members(self) -> dict[str, MemberState]:
@@ -58,6 +76,16 @@ class Answers(View):
         """End the term; another one follows."""
         self._deposed.set()
 
+    @property
+    def certain(self) -> bool:
+        """Is this process the only sequencer for sure? Then no number can have been given without its knowing."""
+        return bool(self.term) and self.context.leases.certain
+
+    @property
+    def leads(self) -> bool:
+        """Is this process the sequencer, as far as it knows?"""
+        return bool(self.term)
+
     def gap_changed(self, cluster: str, revision: int, there: bool) -> None:
         """A gap key was put or deleted."""
         raise NotImplementedError
@@ -69,8 +97,11 @@ class Answers(View):
         while True:
             try:
                 async with asyncio.timeout_at(deadline):
-                    if self.term and await self._pass():
+                    await self.loaded.wait()
+                    if await (self._pass() if self.term else self._catch_up()):
                         return self.state.head
+            except StorageChanged:
+                self.context.follower.kick()  # it finds out, and what to do
             except TimeoutError:
                 raise self._not_leading() from None
             except EtcdError as error:
@@ -95,6 +126,33 @@ class Answers(View):
             return False
         if revision > self.state.revision:
             self.state.pass_revision(revision)
+            self.head_pulse.beat()
+        return True
+
+    async def _newest_commit(self) -> tuple[int, int]:
+        return await self.context.store.committed(self.group, self.resource, self._complete)
+
+    async def _catch_up(self) -> bool:
+        """Another process commits: wait until the watch has brought the newest commit of now. Whatever follows is
+        above etcd's revision of now."""
+        state = self.state
+        revision, newest = await self._commits.get()
+
+        def reached() -> bool | None:
+            usable = self.state is state and self._follows and self._coming is None
+            return (self._complete >= newest or None) if usable else False
+
+        found = await self.followed.until(reached, LAG)
+        if found is None:
+            log.warning("%s: the watch of etcd lags behind: it begins anew", self.label)
+            self.context.follower.kick()
+        if not found:
+            return False
+        if revision < state.revision:
+            self.context.follower.kick()  # set back to an older state
+            return False
+        if revision > state.revision:
+            state.pass_revision(revision)
             self.head_pulse.beat()
         return True
 
@@ -187,10 +245,14 @@ class Answers(View):
     async def refresh(self, cluster: str, timeout: float = 5) -> None:
         """Have the cluster listed anew, and wait until its position is current: its history of the old one is
         gone. StatusError 503 when that takes longer."""
-        if self._sequencer is None:
-            raise self._not_leading()
         before = self.state.positions.get(cluster)
-        self._members.relist(cluster)
+        if self._sequencer is not None:
+            self._members.relist(cluster)
+        elif before is not None:
+            try:
+                await self.context.store.ask_list(self.group, self.resource, cluster, before.read)
+            except EtcdError as error:
+                raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
 
         def moved() -> bool | None:
             position = self.state.positions.get(cluster)

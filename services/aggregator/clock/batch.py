@@ -45,6 +45,8 @@ class Batch:
     gap: tuple[str, int] | None = None
     """(cluster, mod_revision) of a gap key to close; then nothing else is in the batch."""
     gaps_left: list[str] = field(default_factory=list)
+    left: bool = False
+    """Is a position deleted? Then `left/…` is put too."""
     runs: bool = False
     """Did a run (not only events and bookmarks) move on?"""
     taken: int = 0
@@ -153,7 +155,8 @@ class Builder:
 
     def _fits(self, puts: int, *clusters: str) -> bool:
         fresh = sum(name not in self.batch.positions for name in set(clusters))
-        size = len(self.batch.markers) + len(self.batch.positions) + len(self.batch.gaps_left)
+        batch = self.batch
+        size = len(batch.markers) + len(batch.positions) + len(batch.gaps_left) + batch.left
         return size + puts + fresh <= self.limit
 
     def _put(self, cluster: str, marker: Marker, position: Position) -> Taken:
@@ -303,10 +306,11 @@ class Builder:
 
     def _left(self, cluster: str, queue: deque[Work]) -> Taken:
         gap = cluster in self.state.gaps
-        if not self._fits(int(gap), cluster):
+        if not self._fits(int(gap) + (not self.batch.left), cluster):
             return Taken.FULL
         if cluster in self.state.positions:
             self.batch.positions[cluster] = None
+            self.batch.left = True
         if gap:
             self.batch.gaps_left.append(cluster)
         queue.popleft()

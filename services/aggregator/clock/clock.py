@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from contextlib import aclosing
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from _fastpath.marker import Marker
 from services.aggregator.clock.claims import Claim
@@ -20,7 +18,7 @@ from services.aggregator.clock.store import StartRefused, Store
 from services.aggregator.clock.upkeep import Upkeep
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.types import Aggregated
-from services.common.etcd import DELETE, Etcd, EtcdCompacted, EtcdError, EtcdUnavailable, prefix_end
+from services.common.etcd import Etcd, EtcdCompacted, EtcdError
 from services.common.fleet import FleetWatcher, Member
 from services.common.kube.client import KubeClient
 from services.common.tasks import Backoff, Tasks
@@ -55,6 +53,7 @@ class Clock:
             window_seconds,
             window_revisions,
             max_ops=max_ops,
+            resources=self._all,
         )
         self.upkeep = Upkeep(etcd)
         self._window = Window(window_seconds, window_revisions)
@@ -65,6 +64,9 @@ class Clock:
         self._trouble = "not started"
         self.context.leases.on_gone = self._lease_gone
         fleet.subscribe(_Listener(self))
+
+    def _all(self) -> Collection[ResourceClock]:
+        return self.resources.values()
 
     # Readers.
 
@@ -135,7 +137,7 @@ class Clock:
         try:
             tasks.spawn(self.upkeep.run(), "upkeep", root=True)
             await self._open()
-            tasks.spawn(self._follow_keys(), "keys", root=True)
+            tasks.spawn(self.context.follower.run(), "follower", root=True)
             tasks.spawn(self._retain(), "retention", root=True)
             tasks.spawn(self._await_fleet(), "fleet")
             for one in self.resources.values():
@@ -169,58 +171,6 @@ class Clock:
     async def _await_fleet(self) -> None:
         await self.context.fleet.synced.wait()
         self.refresh()
-
-    async def _follow_keys(self) -> None:
-        """Watch gaps and leaders: who else writes them, we must know."""
-        keys = self.context.store.keys
-        start, end = keys.kind("gaps"), prefix_end(keys.kind("leader"))
-        revision = 0
-        backoff = Backoff(initial=0.1, maximum=2.0)
-        while True:
-            try:
-                if not revision:
-                    revision = await self._read_keys(start, end)
-                watch = self.context.store.etcd.watch(start, end, start_revision=revision + 1)
-                async with aclosing(watch) as batches:
-                    async for batch in batches:
-                        backoff.reset()
-                        for event in batch.events:
-                            self._key_changed(event.kv, event.type == DELETE)
-                            revision = int(event.kv.mod_revision)
-            except EtcdCompacted:
-                revision = 0
-            except EtcdUnavailable as error:
-                if revision:
-                    log.info("gaps and leaders are not followed: %s", error)
-                # Another store may answer next time: what it has is read, not guessed.
-                revision = 0
-            except EtcdError as error:
-                log.warning("gaps and leaders are not followed: %s", error)
-                revision = 0
-            await backoff.wait()
-
-    async def _read_keys(self, start: bytes, end: bytes) -> int:
-        answer = await self.context.store.etcd.range(start, end)
-        held = set()
-        for kv in answer.kvs:
-            self._key_changed(kv, False)
-            held.add(kv.key)
-        for one in self.resources.values():
-            if self.context.store.keys.leader(one.group, one.resource) not in held:
-                one.leader_missing(answer.revision)
-        return answer.revision
-
-    def _key_changed(self, kv: Any, gone: bool) -> None:
-        key = self.context.store.keys.parse(kv.key)
-        resource = (
-            self.resources.get(f"{key.resource}.{key.group}" if key.group else key.resource) if key else None
-        )
-        if key is None or resource is None:
-            return
-        if key.kind == "gaps":
-            resource.gap_changed(key.cluster, int(kv.mod_revision), not gone)
-        elif key.kind == "leader":
-            resource.leader_changed(0 if gone else int(kv.create_revision), int(kv.mod_revision))
 
     async def _retain(self) -> None:
         """Keep the log, the tombstones and etcd's history to the window."""

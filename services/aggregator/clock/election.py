@@ -11,17 +11,22 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from services.aggregator.clock.store import Deposed, Holder, Store
+from services.aggregator.clock.store import Deposed, Holder, StorageChanged, Store
 from services.common.etcd import EtcdError, LeaseGone, compare, op_delete
 
 log = logging.getLogger(__name__)
 
-TTL = 6
-"""Seconds that the leader key outlives a process that cannot say so."""
+TTL = 2
+"""Seconds that the leader key outlives a process that cannot say so: the least that etcd grants by default."""
+RENEWALS = 4
+"""Times per TTL that the lease is renewed: three may be lost."""
 POLL = 0.5
+"""Seconds between looks at whether the holder, a process of this machine, is dead."""
+REPEAT = 5.0
+"""Seconds after which the key is tried for though nobody said that it is free."""
 
 
 def process_start(pid: int) -> str:
@@ -65,13 +70,21 @@ class LeaseKeeper:
         self.on_gone: Callable[[], None] = lambda: None
         """Called when the lease has ended: the leader keys went with it."""
         self._lease = 0
+        self._until = 0.0
         self._lock = asyncio.Lock()
+
+    @property
+    def certain(self) -> bool:
+        """Is the lease alive for sure? A process that was paused, or cut off from etcd, cannot know."""
+        return bool(self._lease) and asyncio.get_running_loop().time() < self._until
 
     async def get(self) -> int:
         """The lease, made when there is none. EtcdError."""
         async with self._lock:
             if not self._lease:
+                sent = asyncio.get_running_loop().time()
                 self._lease = await self.store.etcd.lease_grant(self.ttl)
+                self._until = sent + self.ttl
             return self._lease
 
     def forget(self, lease: int) -> None:
@@ -83,12 +96,15 @@ class LeaseKeeper:
         """Keep the lease alive until cancelled, then revoke it: another replica need not wait."""
         try:
             while True:
-                await asyncio.sleep(self.ttl / 3)
+                await asyncio.sleep(self.ttl / RENEWALS)
                 lease = self._lease
                 if not lease:
                     continue
                 try:
-                    await self.store.etcd.lease_keepalive(lease)
+                    sent = asyncio.get_running_loop().time()
+                    # One that hangs must not take the place of the next, which may go to another endpoint.
+                    await self.store.etcd.lease_keepalive(lease, timeout=self.ttl / 2)
+                    self._until = sent + self.ttl
                 except LeaseGone:
                     log.warning("the lease ended before it was renewed: leaders are elected anew")
                     self.forget(lease)
@@ -108,12 +124,21 @@ class LeaseKeeper:
                 log.info("the lease was not revoked, it ends by itself: %s", error)
 
 
-async def campaign(store: Store, group: str, resource: str, leases: LeaseKeeper, me: str) -> int:
-    """Wait until the leader key is ours; return the term. EtcdError, StorageChanged."""
+Vacancy = Callable[[float], Awaitable[bool]]
+"""Wait so many seconds at most for the leader key to become free; say whether it did."""
+
+
+async def campaign(
+    store: Store, group: str, resource: str, leases: LeaseKeeper, me: str,
+    *, vacancy: Vacancy, known: Callable[[], int],
+) -> int:  # fmt: skip
+    """Wait until the leader key is ours; return the term. `known`: revision up to which etcd was read.
+    EtcdError, StorageChanged."""
     said = ""
     while True:
         lease = await leases.get()
         try:
+            before = known()
             result = await store.elect(group, resource, me, lease)
         except LeaseGone:
             leases.forget(lease)
@@ -121,6 +146,8 @@ async def campaign(store: Store, group: str, resource: str, leases: LeaseKeeper,
         except Deposed:
             continue  # it went while we asked
         if isinstance(result, int):
+            if result <= before:
+                raise StorageChanged(f"etcd's revision went back from {before} to {result}", rewound=True)
             return result
         if result.identity == me or is_dead(result.identity):
             # Ours: a term before this one could not give it up. Another's: its process is known to be dead.
@@ -129,8 +156,10 @@ async def campaign(store: Store, group: str, resource: str, leases: LeaseKeeper,
             continue
         if said != result.identity:
             said = result.identity
-            log.info("%s: another process is the sequencer (%s): waiting", resource, said)
-        await asyncio.sleep(POLL)
+            log.info("%s: another process is the sequencer (%s): following", resource, said)
+        for _ in range(int(REPEAT / POLL)):
+            if await vacancy(POLL) or is_dead(result.identity):
+                break
 
 
 async def _evict(store: Store, group: str, resource: str, holder: Holder) -> None:

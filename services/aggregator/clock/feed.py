@@ -73,7 +73,7 @@ class Feed:
                 log.info("%s: %s", self._what, reason)
             except StatusError as error:
                 self._lost = True
-                if error.code == 404 and await self._lacks_type():
+                if error.code == 404 and await self.api.lacks_type():
                     await self._no_type(error)
                     continue
                 self._failed(error)
@@ -205,23 +205,6 @@ class Feed:
         self.member.report("Live")
 
     # A cluster without the type.
-
-    async def _lacks_type(self) -> bool:
-        """Does the cluster's own discovery say so? A proxy's 404 must not delete anything."""
-        resource = self.api.resource
-        base = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
-        try:
-            answer = await self.api.client.request("GET", base, timeout=10)
-            known = answer.json().get("resources") or []
-            return not any(one.get("name") == resource.resource for one in known)
-        except StatusError as error:
-            if error.code != 404:
-                return False
-        try:
-            groups = (await self.api.client.request("GET", "/apis", timeout=10)).json()
-        except StatusError:
-            return False
-        return bool(groups.get("kind") == "APIGroupList")
 
     async def _no_type(self, error: StatusError) -> None:
         cluster = self.member.cluster

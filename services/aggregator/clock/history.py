@@ -1,13 +1,8 @@
-"""Reads a resource's state from etcd: as of the window's start, then every revision since.
-
-The end of a replay is marked by the reader's own election: its leader key lies under the same prefix, so a
-watch that has shown that put has shown everything before it.
-"""
+"""Reads a resource's state from etcd as of the window's start, and takes the events of a watch apart."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -39,15 +34,15 @@ async def window_start(store: Store, now: int, revisions: int) -> int:
     return max(oldest, now - revisions, store.base_revision)
 
 
-async def load(store: Store, group: str, resource: str, until: int, revisions: int) -> State:
-    """Read a resource's state and log as of revision `until`, which must be a put under the prefix."""
+async def load(store: Store, group: str, resource: str, revisions: int) -> State:
+    """A resource's state as of the window's start; what happened since is for a watch from there to tell."""
     while True:
-        start = await window_start(store, until - 1, revisions)
+        now, _ = await store.leaders()
+        start = await window_start(store, now, revisions)
         state = State(store.base, start)
         try:
             if start:
                 await _read_state(store, group, resource, state, start)
-            await replay(store, group, resource, state, until)
         except EtcdCompacted:
             log.info("etcd was compacted while it was read: reading again")
             continue
@@ -79,41 +74,8 @@ def _take(state: State, key: Parsed, kv: Any) -> None:
         state.see_gap(key.cluster, kv.mod_revision)
 
 
-async def replay(store: Store, group: str, resource: str, state: State, until: int) -> None:
-    """Apply what happened behind `state.revision`, up to `until`. EtcdCompacted: too long ago."""
-    async for change in changes(store, group, resource, state.revision + 1, until):
-        state.apply(change)
-    state.pass_revision(until)
-
-
-async def changes(store: Store, group: str, resource: str, start: int, until: int) -> AsyncIterator[Change]:
-    """Yield one Change per revision in [start, until] that touches the resource."""
-    watch = store.etcd.watch(store.keys.prefix, prefix=True, start_revision=start)
-    async with aclosing(watch) as batches:
-        current: Change | None = None
-        async for batch in batches:
-            for event in batch.events:
-                revision = int(event.kv.mod_revision)
-                if current is not None and revision != current.revision:
-                    if current:
-                        yield _ordered(current)
-                    current = None
-                if revision > until:
-                    return
-                if current is None:
-                    current = Change(revision)
-                key = store.keys.parse(event.kv.key)
-                if key is not None and key.group == group and key.resource == resource:
-                    take_event(current, key, event)
-            last = batch.events[-1].kv.mod_revision if batch.events else 0
-            if last >= until:
-                # All events of one revision come in one batch.
-                if current:
-                    yield _ordered(current)
-                return
-
-
-def _ordered(change: Change) -> Change:
+def ordered(change: Change) -> Change:
+    """A watch brings a revision's events in the order of their keys; the log wants that of the transaction."""
     change.markers.sort(key=lambda pair: pair[0])
     return change
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["base", "markers", "positions", "gaps", "claims", "leader"]
+from services.common.etcd import prefix_end
 
-FIELDS = {"base": 0, "markers": 5, "positions": 3, "gaps": 3, "claims": 4, "leader": 2}
-"""How many fields follow each kind; names of Kubernetes contain no slash."""
+Kind = Literal["base", "claims", "gaps", "leader", "left", "lists", "markers", "positions"]
+
+FIELDS = {"base": 0, "claims": 4, "gaps": 3, "leader": 2, "left": 2, "lists": 3, "markers": 5, "positions": 3}
+"""How many fields follow each kind; names of Kubernetes contain no slash. In key order: a sequencer watches `gaps`
+to `lists`, a follower `gaps` to `positions`, each in one range, because only within one watch revisions are in order."""
 
 
 KINDS: tuple[Kind, ...] = ("markers", "positions", "gaps", "claims", "leader")
@@ -62,6 +65,18 @@ class Layout:
         """Who is the sequencer."""
         return self.prefix + f"leader/{group}/{resource}".encode()
 
+    def left(self, group: str, resource: str) -> bytes:
+        """Put whenever a position is deleted: its revision tells what the missing key cannot."""
+        return self.prefix + f"left/{group}/{resource}".encode()
+
+    def asked(self, group: str, resource: str, cluster: str) -> bytes:
+        """A replica asks the sequencer to have one cluster listed anew."""
+        return self.prefix + f"lists/{group}/{resource}/{cluster}".encode()
+
+    def followed(self, *, markers: bool) -> tuple[bytes, bytes]:
+        """The range to watch; without `markers` what a sequencer must hear of others."""
+        return self.kind("gaps"), prefix_end(self.kind("positions" if markers else "lists"))
+
     def parse(self, key: bytes) -> Parsed | None:
         """Take a key apart; None for one that is not of this layout."""
         if not key.startswith(self.prefix):
@@ -71,7 +86,7 @@ class Layout:
             return None
         if kind == "markers":
             return Parsed(kind, *fields)
-        if kind in ("positions", "gaps"):
+        if kind in ("positions", "gaps", "lists"):
             return Parsed(kind, fields[0], fields[1], cluster=fields[2])
         if kind == "claims":
             return Parsed(kind, *fields)

@@ -1,4 +1,4 @@
-"""The clusters of one resource: engaging, following, leaving, gaps. All methods run in the loop, none waits."""
+"""The clusters of one resource: engaging, following, leaving, gaps. Methods run in the loop and do not wait."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from services.aggregator.clock.feed import Feed
 from services.aggregator.clock.membership import MemberState, selected
 from services.aggregator.clock.metadata import MetadataClient
 from services.aggregator.clock.position import Position
+from services.aggregator.clock.probe import Probe
+from services.aggregator.clock.sequencer import Sequencer
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.clock.work import Bookmark, DiffRun, GapRun, LeaveRun
 from services.aggregator.types import HOST
@@ -31,11 +33,13 @@ class Members:
         self.states: dict[str, MemberState] = {}
         self._feeds: dict[str, tuple[Feed, asyncio.Task[None]]] = {}
         self._tasks: Tasks | None = None
+        self._probe = Probe(self._unknown)
 
     # Terms.
 
     def start(self) -> None:
         """A term began: follow everything."""
+        self._probe.stop()
         self._tasks = Tasks(f"clock/{self.clock.label}", on_failure=self._failed)
         self.refresh()
         for state in self.states.values():
@@ -52,8 +56,13 @@ class Members:
         if tasks is not None:
             await tasks.close()
         for state in self.states.values():
-            if not state.leaving:
+            if not state.leaving and state.state != "NoType":
                 state.report("Connecting")
+        self.refresh()
+
+    async def close(self) -> None:
+        """The clock ends."""
+        await self._probe.close()
 
     def _failed(self, name: str, error: BaseException | None) -> None:
         """A bug in one feed must not leave its cluster unfollowed: a new term starts all of them again."""
@@ -68,8 +77,9 @@ class Members:
         wanted = selected(clock.aggregated, clock.context.fleet)
         for cluster, member in wanted.items():
             state = self.states.get(cluster)
-            if state is None or (state.member is not member and not state.leaving):
-                # Another Member object: it left and came back while we looked elsewhere.
+            # Another Member object: it left and came back while we looked elsewhere. One on its way out is followed
+            # again when it is gone; where another process lets it go, its position says how far that is.
+            if state is None or (self._tasks is None if state.leaving else state.member is not member):
                 if state is not None:
                     self._unfollow(cluster)
                 self._engage(cluster, member)
@@ -82,11 +92,20 @@ class Members:
             self._drop_strangers(wanted)
         self.check()
 
+    def _unknown(self) -> list[tuple[MemberState, MetadataClient]]:
+        """Clusters of which the log says nothing, or not enough, while another process feeds it."""
+        if self._tasks is not None or not self.clock.loaded.is_set():
+            return []
+        return [
+            (state, self._api(state)) for state in self.states.values()
+            if not state.leaving and state.position is None and (state.member is None or state.member.reachable)
+        ]  # fmt: skip
+
     def _engage(self, cluster: str, member: Member | None) -> None:
         clock = self.clock
         state = self.states[cluster] = MemberState(
             cluster, member, clock.context.host if member is None else member.client, clock.context.fleet_id,
-            clock.label, self._position, self._diffing, self.check,
+            clock.label, self._position, self._diffing, self.check, lambda: self._tasks is not None,
         )  # fmt: skip
         if self._tasks is not None:
             self._follow(state)
@@ -98,6 +117,14 @@ class Members:
         self._unfollow(cluster)
         if self._tasks is not None:
             self._leave(cluster)
+        else:
+            self._forget_left()
+
+    def _forget_left(self) -> None:
+        """While another process lets a cluster go: its position goes last."""
+        for cluster in [name for name, state in self.states.items() if state.leaving and state.position is None]:
+            del self.states[cluster]
+            metrics.forget(self.clock.label, cluster)
 
     def _drop_strangers(self, wanted: dict[str, Member | None]) -> None:
         """What etcd holds of clusters that left while nobody looked. Those that discovery names without usable
@@ -136,10 +163,13 @@ class Members:
         clock, tasks, sequencer = self.clock, self._tasks, self.clock.sequencer
         if tasks is None or sequencer is None or state.cluster in self._feeds:
             return
-        hide = clock.context.fleet_id if clock.aggregated.include_host and state.cluster != HOST else ""
-        api = MetadataClient(state.client, clock.aggregated.at(), state.cluster, hide)
-        feed = Feed(state, api, sequencer, clock.label, relist=relist)
+        feed = Feed(state, self._api(state), sequencer, clock.label, relist=relist)
         self._feeds[state.cluster] = feed, tasks.spawn(feed.run(), f"feed {state.cluster}")
+
+    def _api(self, state: MemberState) -> MetadataClient:
+        clock = self.clock
+        hide = clock.context.fleet_id if clock.aggregated.include_host and state.cluster != HOST else ""
+        return MetadataClient(state.client, clock.aggregated.at(), state.cluster, hide)
 
     def _unfollow(self, cluster: str) -> None:
         feed = self._feeds.pop(cluster, None)
@@ -166,6 +196,7 @@ class Members:
         """Its reachability, credentials or types have changed: a feed that waits tries again at once."""
         if cluster in self._feeds:
             self._feeds[cluster][0].kick()
+        self._probe.kick()
 
     def refresh_positions(self) -> None:
         """Write every position, moved or not: historic vectors need one within the window."""
@@ -178,9 +209,21 @@ class Members:
 
     def check(self) -> None:
         """Something changed: recommit members whose gap can be closed, and see whether all are in."""
-        clock, sequencer = self.clock, self.clock.sequencer
-        if sequencer is None:
-            return
+        clock = self.clock
+        if clock.sequencer is not None:
+            self._close_gaps(clock.sequencer)
+        elif self._tasks is None:
+            self._forget_left()
+            if self._unknown():
+                self._probe.start()
+        for state in self.states.values():
+            state.export()
+        if not clock.synced.is_set() and clock.loaded.is_set() and self.waiting() == "":
+            clock.synced.set()
+            log.info("%s: in sync, %d objects", clock.label, clock.state.index.live)
+
+    def _close_gaps(self, sequencer: Sequencer) -> None:
+        clock = self.clock
         for cluster, revision in list(clock.state.gaps.items()):
             state = self.states.get(cluster)
             if state is None:
@@ -189,11 +232,6 @@ class Members:
             elif state.state == "Live" and sequencer.gap_run(cluster) != revision:
                 log.info("%s: cluster %r is back: its objects are sent anew", clock.label, cluster)
                 sequencer.put_nowait(cluster, GapRun(cluster, revision))
-        for state in self.states.values():
-            state.export()
-        if not clock.synced.is_set() and self.waiting() == "":
-            clock.synced.set()
-            log.info("%s: in sync, %d objects", clock.label, clock.state.index.live)
 
     def waiting(self) -> str:
         """What the first sync waits for; "" when nothing."""

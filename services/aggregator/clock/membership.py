@@ -22,13 +22,14 @@ class MemberState:
     def __init__(
         self, cluster: str, member: Member | None, client: KubeClient, uid: str, label: str,
         position: Callable[[str], Position | None], diffing: Callable[[str], bool], changed: Callable[[], None],
+        fed: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.cluster = cluster
         self.member = member
         """None for the host."""
         self._client, self._uid = client, uid
         self._label = label
-        self._position, self._diffing, self._changed = position, diffing, changed
+        self._position, self._diffing, self._changed, self._fed = position, diffing, changed, fed
         self._phase: Phase = "Connecting"
         self._exported = ""
         self.message = ""
@@ -52,13 +53,17 @@ class MemberState:
 
     @property
     def state(self) -> Phase:
-        """`Diffing`: a list is being compared and put; `Live`: followed by a watch."""
+        """`Diffing`: a list is being compared and put; `Live`: followed by a watch, here or by the sequencer."""
         if self.leaving:
             return "Disengaging"
-        if self._phase == "NoType":
+        told = self._fed() or self.position is None
+        if told and self._phase == "NoType":
             return "NoType"
         if self.member is not None and not self.member.reachable:
             return "Unreachable"
+        if not told:
+            # Another process feeds the log: what it says of the cluster are its positions.
+            return "Diffing" if self.position is None or self.position.diff else "Live"
         if self._phase == "Live":
             position = self.position
             if position is None or position.diff or self._diffing(self.cluster):
@@ -68,7 +73,7 @@ class MemberState:
     @property
     def serves(self) -> bool:
         """Has the cluster objects of this type to ask for?"""
-        return not self.leaving and self._phase != "NoType"
+        return self.state not in ("Disengaging", "NoType")
 
     @property
     def settled(self) -> bool:
@@ -76,7 +81,7 @@ class MemberState:
         return self.state in ("Live", "NoType", "Unreachable", "Disengaging")
 
     def report(self, phase: Phase, message: str = "") -> None:
-        """Called by the feed."""
+        """Called by the feed, or by the probe where another process feeds the log."""
         self._phase, self.message = phase, message
         self.export()
         self._changed()

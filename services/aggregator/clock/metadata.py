@@ -77,6 +77,23 @@ class MetadataClient:
         listing, _ = await self._page({"limit": 1}, "")
         return listing.version
 
+    async def lacks_type(self) -> bool:
+        """Does the cluster's own discovery say that it has no such type? A proxy's 404 must not delete anything."""
+        resource = self.resource
+        base = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
+        try:
+            answer = await self.client.request("GET", base, timeout=10)
+            known = answer.json().get("resources") or []
+            return not any(one.get("name") == resource.resource for one in known)
+        except StatusError as error:
+            if error.code != 404:
+                return False
+        try:
+            groups = (await self.client.request("GET", "/apis", timeout=10)).json()
+        except StatusError:
+            return False
+        return bool(groups.get("kind") == "APIGroupList")
+
     async def whole(self, incarnation: str, at: int = 0) -> Listing:
         """All objects, now or Exact at a version; pages of PAGE. Expired where that is not to be had."""
         query: dict[str, str | int] = {"limit": PAGE}

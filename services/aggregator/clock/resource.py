@@ -1,8 +1,9 @@
-"""The clock of one resource: terms of leadership, and what etcd's watch and the window mean for it.
+"""The clock of one resource: following another sequencer, terms of leadership, and what the window means for it.
 
-A term: take the leader key, bring the log up to it from etcd's history, follow every member, commit. Whatever
-fails in etcd ends the term; the next one starts from what etcd has. Readers are served from the log all along,
-but linearizable answers only within a term.
+Every replica reads the log from etcd once, then follows it by a watch. A term: take the leader key, wait until the
+watch has shown that put (all commits of those before come first), follow every member, commit; the log grows by
+the answers then, and the watch brings no markers. Whatever fails in etcd ends the term, and the watch goes on
+where the answers ended. Readers are served all along.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from services.aggregator.clock import history, metrics
-from services.aggregator.clock.answers import Answers
+from services.aggregator.clock import metrics
 from services.aggregator.clock.context import Context
 from services.aggregator.clock.election import campaign
+from services.aggregator.clock.following import Following
 from services.aggregator.clock.retention import PURGE_AT_ONCE
 from services.aggregator.clock.sequencer import Sequencer
 from services.aggregator.clock.state import Change
 from services.aggregator.clock.store import Deposed, StorageChanged
 from services.aggregator.clock.version import decode
 from services.aggregator.types import Aggregated
-from services.common.etcd import EtcdCompacted, EtcdError
+from services.common.etcd import EtcdError, EtcdUnavailable
 from services.common.tasks import Backoff
 
 log = logging.getLogger(__name__)
 
 RESIGN_TIMEOUT = 2.0
+REACH = 5.0
+"""Seconds in which the watch must show a leader key that was just put."""
 STABLE = 5.0
 """Seconds after which a term that ends was no failure to start."""
 
@@ -40,37 +43,42 @@ class Counts:
     log_entries: int
 
 
-class ResourceClock(Answers):
+class ResourceClock(Following):
     """One aggregated resource. `run` is its task; `update` follows fleet and aggregation."""
 
     def __init__(self, context: Context, aggregated: Aggregated) -> None:
         super().__init__(context, aggregated)
-        self._closed: dict[str, int] = {}
         self._led_since = 0.0
-        self._counts = metrics.Commits(self.label)
 
     # Terms.
 
     async def run(self) -> None:
-        """Lead whenever possible, until cancelled."""
+        """Follow, and lead whenever possible, until cancelled."""
         backoff = Backoff(initial=0.1, maximum=3.0)
         loop = asyncio.get_running_loop()
-        while True:
-            base, self._led_since = self.context.store.base, 0.0
-            try:
-                await self._term()
-            except StorageChanged as reason:
-                log.error("%s: %s", self.label, reason)
-                await self._reopen(base, reason)
-            except EtcdError as error:
-                # Said once, not with every try while etcd is away.
-                news = self._led_since or str(error) != self.trouble
-                level = logging.WARNING if news else logging.DEBUG
-                log.log(level, "%s: the term is over: %s", self.label, error)
-                self.trouble = str(error)
-            if self._led_since and loop.time() - self._led_since > STABLE:
-                backoff.reset()
-            await backoff.wait()
+        try:
+            while True:
+                base, self._led_since = self.context.store.base, 0.0
+                try:
+                    if self.state.base != base or self._lost.is_set():
+                        await self._load()
+                    await self._term()
+                except StorageChanged as reason:
+                    log.error("%s: %s", self.label, reason)
+                    await self._reopen(base, reason)
+                except EtcdError as error:
+                    # Said once, not with every try while etcd is away.
+                    news = self._led_since or str(error) != self.trouble
+                    level = logging.WARNING if news else logging.DEBUG
+                    what = "the term is over" if self._led_since else "not in sync with etcd"
+                    log.log(level, "%s: %s: %s", self.label, what, error)
+                    self.trouble = str(error)
+                if self._led_since and loop.time() - self._led_since > STABLE:
+                    backoff.reset()
+                await backoff.wait()
+        finally:
+            self._part()
+            await self._members.close()
 
     async def _reopen(self, base: int, reason: StorageChanged) -> None:
         try:
@@ -80,14 +88,19 @@ class ResourceClock(Answers):
 
     async def _term(self) -> None:
         context = self.context
-        term = await campaign(context.store, self.group, self.resource, context.leases, context.me)
+        term = await campaign(
+            context.store, self.group, self.resource, context.leases, context.me,
+            vacancy=self._vacancy, known=lambda: self.state.revision,
+        )  # fmt: skip
         self._deposed.clear()
         try:
-            await self._load(term)
-            metrics.TERMS.labels(self.label).inc()
+            await self._reach(term)
             await self._lead(term)
         finally:
-            self.term = 0
+            if self.term:
+                self.term = 0
+                # What a transaction in flight may have done comes by the watch.
+                self._join()
             sequencer, self._sequencer = self._sequencer, None
             if sequencer is not None:
                 sequencer.end()
@@ -103,37 +116,16 @@ class ResourceClock(Answers):
         except (EtcdError, TimeoutError) as error:
             log.info("%s: the leader key was not given up: %s", self.label, error)
 
-    async def _load(self, term: int) -> None:
-        """Bring the log up to the term's first revision."""
-        context, state = self.context, self.state
-        if state.base == context.store.base:
-            if term <= state.revision:
-                raise StorageChanged(
-                    f"etcd's revision went back from {state.revision} to {term}", rewound=True
-                )
-            try:
-                await history.replay(context.store, self.group, self.resource, state, term)
-            except EtcdCompacted:
-                log.warning("%s: etcd's history since our last term is gone: reading all anew", self.label)
-            else:
-                self._advanced()
-                return
-        begin = asyncio.get_running_loop().time()
-        self.state = await history.load(
-            context.store, self.group, self.resource, term, context.window_revisions
-        )
-        self._closed.clear()
-        took = asyncio.get_running_loop().time() - begin
-        log.info(
-            "%s: read %d objects and %d log entries from etcd in %.2f s", self.label, self.state.index.live,
-            len(self.state.log), took,
-        )  # fmt: skip
-        self.loaded.set()
-        self._advanced()
+    async def _reach(self, term: int) -> None:
+        """Wait until the log has come to the term's first revision, by the watch: nobody commits any more."""
+        try:
+            async with asyncio.timeout(REACH):
+                await self._until(term)
+        except TimeoutError:
+            self.context.follower.kick()
+            raise EtcdUnavailable("etcd: Watch: it does not come to the current revision") from None
 
-    def _advanced(self) -> None:
-        self.pulse.beat()
-        self.head_pulse.beat()
+    # Leading.
 
     async def _lead(self, term: int) -> None:
         context = self.context
@@ -142,6 +134,8 @@ class ResourceClock(Answers):
             limit=context.max_ops,
         )  # fmt: skip
         self._sequencer, self.term, self.trouble = sequencer, term, ""
+        self._part()
+        metrics.TERMS.labels(self.label).inc()
         self._led_since = asyncio.get_running_loop().time()
         self._members.start()
         work = asyncio.create_task(sequencer.run(), name=f"clock/{self.label}/sequencer")
@@ -151,6 +145,9 @@ class ResourceClock(Answers):
             if not work.done():
                 raise Deposed("the leader key is not ours any more")
             work.result()
+        except StorageChanged:
+            self._lost.set()  # what this store says next does not go on from our log
+            raise
         finally:
             for task in (work, deposed):
                 task.cancel()
@@ -159,6 +156,7 @@ class ResourceClock(Answers):
 
     def _committed(self, change: Change, runs: bool) -> None:
         """Called by the sequencer after each commit, before anything else runs."""
+        self._complete = change.revision
         self._advanced()
         self._counts.objects(self.state.index.live, self.state.index.hidden)
         for cluster in change.gaps:
@@ -166,26 +164,6 @@ class ResourceClock(Answers):
         # Events alone change no member's standing: nothing to look at for each of them.
         if runs or change.gaps:
             self._members.check()
-
-    def leader_changed(self, create_revision: int, mod_revision: int) -> None:
-        """etcd's watch says who holds the leader key since `mod_revision` (0: nobody)."""
-        if self.term and mod_revision > self.term and create_revision != self.term:
-            self._deposed.set()
-
-    def leader_missing(self, revision: int) -> None:
-        """There was no leader key at etcd's `revision`."""
-        if self.term and (revision > self.term or revision < self.state.revision):
-            self._deposed.set()
-
-    def gap_changed(self, cluster: str, revision: int, there: bool) -> None:
-        """etcd's watch says that a gap key was put or deleted."""
-        if there:
-            # Our own close may have been applied already; etcd's watch is behind it then.
-            if revision > max(self.state.gaps.get(cluster, 0), self._closed.get(cluster, 0)):
-                self.state.see_gap(cluster, revision)
-                self._members.check()
-        elif self.state.gaps.get(cluster, revision + 1) < revision:
-            self.state.see_gap(cluster, 0)
 
     def update(self, aggregated: Aggregated | None = None) -> None:
         """The fleet, or the aggregation, has changed."""
@@ -217,6 +195,7 @@ class ResourceClock(Answers):
         metrics.WINDOW.labels(self.label).set(max(self.state.revision - oldest, 0))
         sequencer = self._sequencer
         if sequencer is None:
+            self.state.forget_purged()
             return
         metrics.WAITING.labels(self.label).set(sequencer.waiting)
         sequencer.purge(self.state.purgeable(PURGE_AT_ONCE))
@@ -226,6 +205,8 @@ class ResourceClock(Answers):
 
     def ready(self) -> str | None:
         """Why it cannot serve yet."""
-        if self.synced.is_set() and self.term:
+        if self.synced.is_set() and (self.term or not self.context.follower.trouble):
             return None
-        return f"{self.label}: {self.trouble or self._members.waiting()}"
+        if not self.loaded.is_set():
+            return f"{self.label}: {self.trouble}"
+        return f"{self.label}: {self._members.waiting() or self.context.follower.trouble or self.trouble}"

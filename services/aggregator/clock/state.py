@@ -86,9 +86,16 @@ class State:
         for cluster, there in change.gaps.items():
             self.see_gap(cluster, change.revision if there else 0)
         for cluster, namespace, name in change.purged:
-            self.index.remove(cluster, namespace, name)
+            self._purge(cluster, namespace, name)
         self.pass_revision(change.revision)
         return shown
+
+    def _purge(self, cluster: str, namespace: str, name: str) -> None:
+        gone = self.index.get(cluster, namespace, name)
+        if gone is not None:
+            # Another replica's window may begin before the sequencer's: what it had of this key it has no more.
+            self.log.floor = max(self.log.floor, gone.fleet)
+            self.index.remove(cluster, namespace, name)
 
     def _put(self, marker: Marker, fleet: int) -> int:
         namespace, name, cluster = marker.namespace, marker.name, marker.cluster
@@ -154,6 +161,10 @@ class State:
         # Those given out stay, the oldest first, until they are purged.
         self.tombs = out + kept + self.tombs[seen:]
         return out
+
+    def forget_purged(self) -> None:
+        """Let go of tombstones that have left etcd, where another process purges them. O(tombstones)."""
+        self.tombs = [one for one in self.tombs if self.index.get(one.cluster, one.namespace, one.name) is one]
 
     # History within the window.
 

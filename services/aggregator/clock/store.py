@@ -162,6 +162,32 @@ class Store:
                 found[key.group, key.resource] = int(kv.create_revision)
         return answer.revision, found
 
+    async def verify(self, seen: int) -> None:
+        """Is this the store whose revisions up to `seen` were read? StorageChanged."""
+        answer = await self.etcd.range(self.keys.base, keys_only=True)
+        if not answer.kvs or answer.kvs[0].mod_revision != self._base_revision:
+            raise StorageChanged("etcd: the base key is not the one that was read: the store was rebuilt")
+        if answer.revision < seen:
+            raise StorageChanged(f"etcd's revision went back from {seen} to {answer.revision}", rewound=True)
+
+    async def committed(self, group: str, resource: str, after: int) -> tuple[int, int]:
+        """One linearizable read: (etcd's revision, that of the resource's newest commit if it is above `after`, or 0).
+
+        Every transaction with markers writes a position; one that deletes a position puts `left/…`. StorageChanged.
+        """
+        positions, left = self.keys.all("positions", group, resource), self.keys.left(group, resource)
+        answer = await self.etcd.txn(
+            [compare(self.keys.base, "mod", "=", self._base_revision)],
+            [
+                op_range(positions, prefix_end(positions), keys_only=True, min_mod=after + 1),
+                op_range(left, keys_only=True, min_mod=after + 1),
+            ],
+        )
+        if not answer.succeeded:
+            raise StorageChanged("etcd: the base key is not the one that was read: the store was rebuilt")
+        found = (kv.mod_revision for one in answer.responses for kv in one.response_range.kvs)
+        return answer.revision, max(found, default=0)
+
     # What the sequencer writes.
 
     def _guards(self, group: str, resource: str, term: int) -> list[Any]:
@@ -201,6 +227,8 @@ class Store:
             guards.append(compare(key, "mod", "=", state.position_revisions.get(cluster, 0)))
             ops.append(op_delete(key) if position is None else op_put(key, position.encode()))
         ops += [op_delete(keys.gap(group, resource, cluster)) for cluster in batch.gaps_left]
+        if batch.left:
+            ops.append(op_put(keys.left(group, resource), b""))
         answer = await self.etcd.txn(guards, ops, timeout=COMMIT_TIMEOUT)
         if not answer.succeeded:
             raise Deposed("another sequencer leads, or wrote a position")
@@ -220,6 +248,10 @@ class Store:
         if not answer.succeeded:
             raise Deposed("another sequencer leads, or wrote a marker")
         return answer.revision
+
+    async def ask_list(self, group: str, resource: str, cluster: str, read: int) -> None:
+        """Ask the sequencer to list a cluster anew, whose position stands at `read`."""
+        await self.etcd.put(self.keys.asked(group, resource, cluster), str(read).encode())
 
     async def put_gap(self, group: str, resource: str, cluster: str) -> int:
         """Say that an answer leaves the cluster out; return the revision."""

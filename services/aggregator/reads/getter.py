@@ -80,7 +80,7 @@ class Getter:
         # The log is brought up to date beside the call to the member: both take about as long. Where the log is
         # written here and one member alone holds the key, the member's own answer is as good: only a number given
         # by another sequencer could be missed, and there is none while our term lasts.
-        alone = clock.term and not clock.is_clash(call.info.namespace, call.info.name)
+        alone = clock.certain and not clock.is_clash(call.info.namespace, call.info.name)
         known = alone and clock.shown(call.info.namespace, call.info.name) is not None
         barrier = None if version or known else asyncio.ensure_future(clock.snapshot(linearizable=True))
         try:
