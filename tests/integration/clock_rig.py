@@ -26,6 +26,8 @@ class FakeFleet:
         self.inaccessible: set[str] = set()
         self.synced = asyncio.Event()
         self.listeners: list[FleetListener] = []
+        self.mirrors: list[FakeFleet] = []
+        """Fleets of other replicas, which hear of everything a little later."""
 
     def subscribe(self, listener: FleetListener) -> None:
         self.listeners.append(listener)
@@ -34,17 +36,21 @@ class FakeFleet:
         self.members[member.name] = member
         for one in self.listeners:
             await one.engaged(member)
+        for mirror in self.mirrors:
+            await mirror.engage(member)
 
     async def disengage(self, name: str) -> None:
         member = self.members.pop(name)
         for one in self.listeners:
             await one.disengaged(member)
+        for mirror in self.mirrors:
+            await mirror.disengage(name)
 
     async def reachable(self, name: str, there: bool) -> None:
         member = self.members[name]
         old = member.snapshot()
         member.reachable = there
-        for one in self.listeners:
+        for one in [one for fleet in (self, *self.mirrors) for one in fleet.listeners]:
             await one.updated(member, old)
 
 
@@ -82,6 +88,14 @@ class Rig:
             await self.fleet.engage(one.member)
             out.append(one)
         return out
+
+    def replica(self) -> Rig:
+        """Another replica over the same etcd and members; it is not started."""
+        other = Rig(self.etcd, **self.options)
+        other.members, other.aggregated = self.members, self.aggregated
+        other.fleet.members = dict(self.fleet.members)
+        self.fleet.mirrors.append(other.fleet)
+        return other
 
     async def start(self) -> ResourceClock:
         """Start a clock, a new process as it were."""

@@ -162,7 +162,7 @@ async def test_a_crash_elsewhere(rig: Rig, point: str, monkeypatch: pytest.Monke
         patch.setattr(places[point], stuck)
         await rig.start()
         if point == "resign":
-            await asyncio.wait_for(rig.pods.synced.wait(), 20)
+            await eventually(lambda: rig.pods.synced.is_set() and rig.pods.term)
             assert rig.task is not None
             rig.task.cancel()
         await asyncio.wait_for(struck.wait(), 10)

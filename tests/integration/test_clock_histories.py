@@ -41,7 +41,7 @@ class Watcher:
 
     async def list(self) -> None:
         """As the reads do: fix L, ask every member Exact at its `read`, note a gap for those left out."""
-        world, clock = self.world, self.world.rig.pods
+        world, clock = self.world, self.world.replica().pods
         try:
             snapshot = await clock.snapshot(timeout=3)
         except StatusError:
@@ -124,9 +124,10 @@ class Watcher:
 class World:
     """One history."""
 
-    def __init__(self, rig: Rig, seed: int) -> None:
+    def __init__(self, rig: Rig, seed: int, replicas: int) -> None:
         self.rig = rig
         self.random = random.Random(seed)
+        self.rigs = [rig, *(rig.replica() for _ in range(replicas - 1))]
         self.clients = [Watcher(self, number) for number in range(3)]
         self.numbers: dict[int, tuple[Any, ...]] = {}
         self.restores: set[str] = set()
@@ -134,6 +135,10 @@ class World:
         self.names = self.random.choice(["ab", "abcdef"])
         self.clash = self.random.random() < 0.5
         self.trace: list[str] = []
+
+    def replica(self) -> Rig:
+        """Any: clients move between them as they like."""
+        return self.random.choice(self.rigs)
 
     def number(self, entry: Marker) -> None:
         """I3: a number means one state, whoever asks, whenever."""
@@ -195,7 +200,7 @@ class World:
             await asyncio.sleep(pick.choice([0, 0.01, 0.05, 0.3]))
         for client in self.clients:
             if pick.random() < 0.5:
-                client.watch(self.rig.pods)
+                client.watch(self.replica().pods)
         await asyncio.sleep(pick.choice([0, 0, 0.002, 0.01]))
 
     def say(self, what: str) -> None:
@@ -213,13 +218,14 @@ class World:
 
     async def strike(self) -> None:
         """Something happens to the clock."""
-        pick, clock = self.random, self.rig.clock
+        pick, rig = self.random, self.replica()
+        clock = rig.clock
         assert clock is not None
         kind = pick.choice(["kill", "stop", "lost", "late", "steal", "lease"])
         self.say(kind)
         if kind in ("kill", "stop"):
-            await (self.rig.kill() if kind == "kill" else self.rig.stop())
-            await self.rig.start()
+            await (rig.kill() if kind == "kill" else rig.stop())
+            await rig.start()
         elif kind in ("lost", "late"):
             fail_once(clock.context.store.etcd, before=kind == "late")
         elif kind == "steal":
@@ -247,9 +253,11 @@ class World:
                 await self.rig.fleet.engage(member.member)
             member.tick()
         self.partition = 0
-        await self.rig.settled(30)
-        clock = self.rig.pods
-        await eventually(lambda: not clock.state.gaps, "gaps are closed", 30)
+        for rig in self.rigs:
+            await rig.settled(30)
+        clocks = [rig.pods for rig in self.rigs]
+        await eventually(lambda: not any(clock.state.gaps for clock in clocks), "gaps are closed", 30)
+        await eventually(lambda: sum(bool(clock.term) for clock in clocks) == 1, "one leads", 30)
         for client in self.clients:
             for _ in range(50):
                 if client.store is not None:
@@ -257,21 +265,27 @@ class World:
                 await client.list()
                 await asyncio.sleep(0.05)
             assert client.store is not None, "a client cannot list"
-        want = {
-            (one.namespace, one.name): (one.cluster, one.uid, one.version)
-            for one in clock.iter_markers()
-            if clock.shown(one.namespace, one.name) is one
-        }
+        want = shown(clocks[0])
+        logs = [[(one.fleet, one.type, one.name) for one in clock.state.log.entries] for clock in clocks]
+        assert all(log == logs[0] for log in logs), "replicas have one log"
 
         def same() -> bool:
             for client in self.clients:
-                client.watch(clock)
+                client.watch(self.replica().pods)
             return all(client.store == want for client in self.clients)
 
         try:
             await eventually(same, timeout=10)
         except AssertionError:
             raise AssertionError(f"I4: {[client.store for client in self.clients]} are not {want}") from None
+
+
+def shown(clock: ResourceClock) -> dict[Key, Shown]:
+    """What merged views show."""
+    return {
+        (one.namespace, one.name): (one.cluster, one.uid, one.version)
+        for one in clock.iter_markers() if clock.shown(one.namespace, one.name) is one
+    }  # fmt: skip
 
 
 def fail_once(etcd: Etcd, *, before: bool) -> None:
@@ -310,8 +324,9 @@ async def test_random_histories(etcd: EtcdServer, seed: int) -> None:
         members = await rig.add("east", "west", *(["north"] if pick.random() < 0.3 else []))
         for member in members:
             member.page_limit = pick.choice([0, 2])
-        world = World(rig, seed)
-        await rig.start()
+        world = World(rig, seed, 1 + seed % 3)
+        for one in world.rigs:
+            await one.start()
         try:
             for _ in range(STEPS):
                 await world.step()
@@ -320,4 +335,6 @@ async def test_random_histories(etcd: EtcdServer, seed: int) -> None:
             error.add_note(f"seed {seed}: {', '.join(world.trace)}")
             raise
     finally:
+        for one in world.rigs[1:]:
+            await one.stop()
         await rig.close()

@@ -50,7 +50,7 @@ async def read(store: Store) -> State:
     follower.join(tail)
     task = asyncio.create_task(follower.run())
     try:
-        now, newest = await store.committed("", "pods", 0)
+        _, newest = await store.committed("", "pods", 0)
         await eventually(lambda: tail.seen >= newest)
     finally:
         task.cancel()

@@ -264,7 +264,7 @@ class FakeClock(View):
         self.vectors: dict[int, dict[str, Position]] = {}
         self.left_out: list[str] = []
         self.barriers = 0
-        self.term = 0
+        self.certain = False
         self.on_refresh: Any = None
         self.commit({})
 

@@ -150,7 +150,7 @@ def test_selected_clusters() -> None:
 async def test_the_lease_is_renewed_on_after_any_error_of_etcd() -> None:
     renewed: list[int] = []
 
-    async def keepalive(lease: int) -> int:
+    async def keepalive(lease: int, timeout: float) -> int:
         renewed.append(lease)
         if len(renewed) == 1:
             raise EtcdError("etcd: LeaseKeepAlive: resource exhausted")

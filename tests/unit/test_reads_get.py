@@ -32,7 +32,7 @@ async def test_get_shows_the_body_under_its_own_number(fleet: Fleet) -> None:
 
 async def test_the_sequencer_itself_needs_no_barrier_for_what_one_member_holds(fleet: Fleet) -> None:
     fleet.write("east", pod("a"))
-    fleet.clock.term = 7
+    fleet.clock.certain = True
     assert (await fleet.get(PATH))[0] == 200 and fleet.clock.barriers == 0
     fleet.write("west", pod("a", uid="other"))
     assert (await fleet.get(PATH))[0] == 200 and fleet.clock.barriers == 1

@@ -17,7 +17,7 @@ from services.aggregator.clock.history import ordered, take_event
 from services.aggregator.clock.keys import Parsed
 from services.aggregator.clock.state import Change
 from services.aggregator.clock.store import StorageChanged, Store
-from services.common.etcd import DELETE, EtcdCompacted, EtcdError
+from services.common.etcd import DELETE, EtcdCompacted, EtcdError, prefix_end
 from services.common.tasks import Backoff
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ class Follower:
         """Who leads and which gaps are open: after a break the watch may have missed the end of a key."""
         await self._store.verify(self._seen)
         keys = self._store.keys
-        answer = await self._store.etcd.range(*keys.followed(markers=False))
+        answer = await self._store.etcd.range(keys.kind("gaps"), prefix_end(keys.kind("leader")))
         held = {kv.key: kv for kv in answer.kvs}
         for one in self._resources():
             kv = held.get(keys.leader(one.group, one.resource))
@@ -230,6 +230,9 @@ class Follower:
                 changes, revision = {}, at
             told += 1
             key = self._store.keys.parse(event.kv.key)
+            if key is not None and key.kind == "base" and (event.type == DELETE or at != self._store.base_revision):
+                # Nothing of this revision may be told: it removes what the old base numbered.
+                raise StorageChanged("etcd: there is another base: the store was rebuilt")
             one = self._table.get((key.group, key.resource)) if key is not None else None
             if key is not None and one is not None:
                 self._take(changes, one, key, event)

@@ -10,11 +10,11 @@ from services.common.etcd import prefix_end
 Kind = Literal["base", "claims", "gaps", "leader", "left", "lists", "markers", "positions"]
 
 FIELDS = {"base": 0, "claims": 4, "gaps": 3, "leader": 2, "left": 2, "lists": 3, "markers": 5, "positions": 3}
-"""How many fields follow each kind; names of Kubernetes contain no slash. In key order: a sequencer watches `gaps`
-to `lists`, a follower `gaps` to `positions`, each in one range, because only within one watch revisions are in order."""
+"""How many fields follow each kind; names of Kubernetes contain no slash. In key order: a sequencer watches `base`
+to `lists`, a follower `base` to `positions`, each in one range: only within one watch revisions come in order."""
 
 
-KINDS: tuple[Kind, ...] = ("markers", "positions", "gaps", "claims", "leader")
+KINDS: tuple[Kind, ...] = ("markers", "positions", "gaps", "claims", "leader", "left", "lists")
 """What a rebuild removes: all but the base."""
 
 
@@ -75,7 +75,7 @@ class Layout:
 
     def followed(self, *, markers: bool) -> tuple[bytes, bytes]:
         """The range to watch; without `markers` what a sequencer must hear of others."""
-        return self.kind("gaps"), prefix_end(self.kind("positions" if markers else "lists"))
+        return self.base, prefix_end(self.kind("positions" if markers else "lists"))
 
     def parse(self, key: bytes) -> Parsed | None:
         """Take a key apart; None for one that is not of this layout."""

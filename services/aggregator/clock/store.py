@@ -165,7 +165,7 @@ class Store:
     async def verify(self, seen: int) -> None:
         """Is this the store whose revisions up to `seen` were read? StorageChanged."""
         answer = await self.etcd.range(self.keys.base, keys_only=True)
-        if not answer.kvs or answer.kvs[0].mod_revision != self._base_revision:
+        if not answer.kvs or answer.kvs[0].mod_revision != self.base_revision:
             raise StorageChanged("etcd: the base key is not the one that was read: the store was rebuilt")
         if answer.revision < seen:
             raise StorageChanged(f"etcd's revision went back from {seen} to {answer.revision}", rewound=True)
@@ -177,7 +177,7 @@ class Store:
         """
         positions, left = self.keys.all("positions", group, resource), self.keys.left(group, resource)
         answer = await self.etcd.txn(
-            [compare(self.keys.base, "mod", "=", self._base_revision)],
+            [compare(self.keys.base, "mod", "=", self.base_revision)],
             [
                 op_range(positions, prefix_end(positions), keys_only=True, min_mod=after + 1),
                 op_range(left, keys_only=True, min_mod=after + 1),
