@@ -9,7 +9,7 @@ from typing import Any, Literal
 from services.reconciler.job_status import failed_base, finished
 from services.reconciler.manifests import manifest
 from services.reconciler.member_cache import MemberCache
-from services.reconciler.names import DIGEST, FAILED_BASE, Obj
+from services.reconciler.names import DIGEST, FAILED_BASE, FENCED, Obj
 from services.reconciler.objects import (
     annotations_of,
     condition,
@@ -128,6 +128,9 @@ def _whole(
         return Decision("remove", propagation="Foreground" if kind in EXCLUSIVE else "Background")
     if kind in EXCLUSIVE and (elsewhere := _elsewhere(world, obj, member)):
         return Decision("keep", message=f"the copy on {elsewhere} goes first")
+    if copy is not None and (since := annotations_of(copy).get(FENCED)):
+        # The worker beside it lifts the fence when the manager confirms the placement; until then hands off.
+        return Decision("keep", message=f"fenced since {since}: its worker was out of contact with the manager")
     if kind == "job":
         return _apply(_job(world, obj, copy, suspend=_suspends(obj, workload)), obj)
     return _apply(manifest(kind, obj, world.fleet_id), obj)

@@ -7,7 +7,16 @@ from typing import Any
 
 from services.reconciler.closure import carried
 from services.reconciler.digest import digest
-from services.reconciler.names import DIGEST, FAILED_BASE, HOST_UID, ON_MEMBERS, ORIGIN, OWN_PREFIX, Obj
+from services.reconciler.names import (
+    AT_MOST_ONCE,
+    DIGEST,
+    FAILED_BASE,
+    HOST_UID,
+    ON_MEMBERS,
+    ORIGIN,
+    OWN_PREFIX,
+    Obj,
+)
 from services.reconciler.objects import annotations_of, name_of, uid
 
 HOSTS_OWN = (
@@ -32,7 +41,11 @@ FIELDS: dict[str, tuple[str, ...]] = {
 
 def _metadata(obj: Mapping[str, Any], fleet_id: str) -> dict[str, Any]:
     namespace, name = name_of(obj)
-    kept = {key: value for key, value in annotations_of(obj).items() if not key.startswith(HOSTS_OWN)}
+    kept = {
+        key: value for key, value in annotations_of(obj).items()
+        # The worker beside the copy has to know what must not run twice.
+        if key == AT_MOST_ONCE or not key.startswith(HOSTS_OWN)
+    }  # fmt: skip
     metadata: dict[str, Any] = {
         "name": name,
         "labels": {**carried(obj), ORIGIN: fleet_id},

@@ -25,6 +25,8 @@ HOST_OWNED = "reclock.dev/host-owned"
 ROUTED = "reclock.dev/routed"
 """Label of objects that the front created on a member for a user: the fleet id."""
 HOST_OWNERS = "reclock.dev/host-owners"
+FENCED = "reclock.dev/fenced"
+"""Annotation of a copy that the worker beside it has stopped: since when."""
 AT_MOST_ONCE = "reclock.dev/at-most-once"
 OWN_PREFIX = "reclock.dev/"
 

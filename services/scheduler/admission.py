@@ -17,6 +17,9 @@ ClashCheck = Callable[[OwnerKey], Awaitable[str]]
 Raises StatusError when the member does not tell.
 """
 
+Lift = Callable[[OwnerKey], Awaitable[None]]
+"""Lifts the fence around the copy of an owner whose placement is confirmed; StatusError: it has to be tried again."""
+
 
 async def no_clash(owner: OwnerKey) -> str:
     """A clash check for members without an API."""
@@ -112,12 +115,13 @@ class LocalAdmission:
 
     def __init__(
         self, state: MemberState, clock: Clock, *, ttl: float, clash: ClashCheck = no_clash,
-        problem: Callable[[], str] = lambda: "", settle: float = 0.0,
+        problem: Callable[[], str] = lambda: "", settle: float = 0.0, lift: Lift | None = None,
     ) -> None:  # fmt: skip
         self.cluster = state.cluster
         self.state = state
         self._clock, self._ttl, self._clash, self._problem = clock, ttl, clash, problem
         self._settled = clock.monotonic() + settle
+        self._lift = lift
         self._weigher = Weigher()
 
     def problem(self) -> str:
@@ -141,6 +145,8 @@ class LocalAdmission:
             refused = await self._refuses(ask.owner)
             if refused is not None:
                 return Answer(False, refused)
+        elif ask.at_most_once and self._lift is not None:
+            await self._lift(ask.owner)
         # No await from here on: checking and holding are one step.
         return self.state.reserve(ask, self._clock.monotonic(), ttl or self._ttl)
 

@@ -9,9 +9,11 @@ import grpc
 
 from reclock.scheduler.v1 import scheduler_pb2 as pb
 from reclock.scheduler.v1 import scheduler_pb2_grpc
-from services.common.grpc import abort
+from services.common.errors import StatusError
+from services.common.grpc import abort, abort_status
 from services.scheduler import quantity, verdict, wire
 from services.scheduler.admission import LocalAdmission
+from services.scheduler.fence import Fence
 from services.scheduler.member import Ask
 
 REPEAT = 10.0
@@ -48,8 +50,10 @@ class Signal:
 class AdmissionServicer(scheduler_pb2_grpc.AdmissionServiceServicer):
     """Serves the admissions of `members`, which may change; `signals` tell of changes."""
 
-    def __init__(self, members: Mapping[str, LocalAdmission], signals: Mapping[str, Signal]) -> None:
-        self._members, self._signals = members, signals
+    def __init__(
+        self, members: Mapping[str, LocalAdmission], signals: Mapping[str, Signal], fence: Fence | None = None
+    ) -> None:
+        self._members, self._signals, self._fence = members, signals, fence
 
     async def _member(self, cluster: str, context: grpc.aio.ServicerContext) -> LocalAdmission:
         found = self._members.get(cluster)
@@ -64,7 +68,10 @@ class AdmissionServicer(scheduler_pb2_grpc.AdmissionServiceServicer):
         member = await self._member(request.cluster, context)
         ask = await self._ask(request, context)
         ttl = request.ttl.ToNanoseconds() / 1e9
-        answer = await member.reserve(ask, min(ttl, LONGEST_TTL) if ttl > 0 else None)
+        try:
+            answer = await member.reserve(ask, min(ttl, LONGEST_TTL) if ttl > 0 else None)
+        except StatusError as error:
+            await abort_status(context, error)
         return pb.ReserveResponse(
             admitted=answer.admitted, verdict=verdict.to_proto(answer.verdict), count=answer.count
         )
@@ -104,6 +111,13 @@ class AdmissionServicer(scheduler_pb2_grpc.AdmissionServiceServicer):
         member = await self._member(request.cluster, context)
         await member.resync([await self._ask(item, context) for item in request.placed])
         return pb.ResyncResponse()
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext) -> pb.HeartbeatResponse:
+        """See the proto."""
+        await self._member(request.cluster, context)
+        if self._fence is None:
+            return pb.HeartbeatResponse(problem="this worker does not fence")
+        return await self._fence.heartbeat(request)
 
     async def Watch(
         self, request: pb.AdmissionServiceWatchRequest, context: grpc.aio.ServicerContext

@@ -39,6 +39,8 @@ class SchedulerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     cluster: str = ""
     """Worker: the member's name in the fleet."""
     member: MemberAccess = msgspec.field(default_factory=MemberAccess)
+    fence: bool = True
+    """Worker: stop what must not run twice when the manager has been out of contact for half of its workerLostTimeout."""
     admit_timeout: float = 10.0
     """Seconds that a member may take to answer a reservation."""
     reservation_ttl: float = 30.0

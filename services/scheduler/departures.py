@@ -17,6 +17,7 @@ from services.scheduler.workload import DUPLICATED, Workload
 CLUSTER_LOST, DRAINED, CONFLICT, UNSCHEDULABLE = "ClusterLost", "Drained", "Conflict", "PodsUnschedulable"
 CLUSTER_REMOVED = "ClusterRemoved"
 RECHECK = timedelta(seconds=5)
+UNFENCED_RECHECK = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,11 @@ def _lost(
         found.at(due)
         return None
     if workload.at_most_once:
-        # Its old pods may still run: only an operator can say that they do not.
-        return None
+        # Its old pods may still run, unless the worker beside them has stopped them, or an operator says otherwise.
+        wait = fleet.fence_wait(cluster, limit)
+        if wait is None or wait > 0:
+            found.at(now + (timedelta(seconds=wait) if wait is not None else UNFENCED_RECHECK))
+            return None
     if fleet.most_are_lost():
         found.at(now + RECHECK)
         return None

@@ -20,6 +20,22 @@ CONTROLLER = "reclock.dev/scheduler"
 BACKLOG = 1000
 
 
+def event(involved: dict[str, Any], reason: str, message: str, instance: str, *, good: bool = False) -> dict[str, Any]:
+    """A core/v1 Event about the object that `involved` refers to."""
+    now = datetime.now(UTC)
+    seconds = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {
+            "name": f"{involved['name'][:200]}.{int(now.timestamp() * 1e6):x}", "namespace": involved["namespace"],
+        },
+        "involvedObject": involved, "reason": reason, "message": message[:1000],
+        "type": "Normal" if good else "Warning", "action": "Place", "reportingComponent": CONTROLLER,
+        "reportingInstance": instance, "source": {"component": CONTROLLER}, "firstTimestamp": seconds,
+        "lastTimestamp": seconds, "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "count": 1,
+    }  # fmt: skip
+
+
 class EventWriter:
     """Writes in the background; what does not fit into its bounded queue is counted and left out."""
 
@@ -34,27 +50,15 @@ class EventWriter:
         owner = workload.owner_ref
         if good or not owner.get("uid"):
             return
-        now = datetime.now(UTC)
-        event = {
-            "apiVersion": "v1", "kind": "Event",
-            "metadata": {
-                "name": f"{workload.owner.name[:200]}.{int(now.timestamp() * 1e6):x}",
-                "namespace": workload.key.namespace,
-            },
-            "involvedObject": {
-                "apiVersion": owner.get("apiVersion"), "kind": workload.owner.kind, "name": workload.owner.name,
-                "namespace": workload.key.namespace, "uid": owner["uid"],
-            },
-            "reason": reason, "message": message[:1000], "type": "Warning",
-            "action": "Place", "reportingComponent": CONTROLLER, "reportingInstance": self._instance,
-            "source": {"component": CONTROLLER},
-            "firstTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "lastTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"), "count": 1,
+        involved = {
+            "apiVersion": owner.get("apiVersion"), "kind": workload.owner.kind, "name": workload.owner.name,
+            "namespace": workload.key.namespace, "uid": owner["uid"],
         }  # fmt: skip
+        made = event(involved, reason, message, self._instance)
         if self._queue.full():
             self.dropped += 1
         else:
-            self._queue.put_nowait((workload.key.namespace, event))
+            self._queue.put_nowait((workload.key.namespace, made))
 
     async def run(self) -> None:
         """Write until cancelled."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -11,6 +11,13 @@ from services.scheduler.admission import Admission
 from services.scheduler.matching import describe_selector, selector_holds, untolerated
 from services.scheduler.policy import Policy
 from services.scheduler.verdict import Verdict
+
+FenceWait = Callable[[str, float], float | None]
+"""(cluster, time-out): seconds until what must not run twice is stopped on a lost cluster; None: nobody stops it."""
+
+
+def _nobody_fences(cluster: str, limit: float) -> float | None:
+    return None
 
 
 class MemberView(Protocol):
@@ -41,6 +48,7 @@ class Fleet:
     def __init__(self) -> None:
         self.members: dict[str, MemberView] = {}
         self.admissions: dict[str, Admission] = {}
+        self.fence_wait: FenceWait = _nobody_fences
         self._cache: dict[int, tuple[Policy, Candidates]] = {}
 
     def touch(self) -> None:

@@ -121,6 +121,10 @@ class Holds:
             # Unconfirmed it ends by itself; confirmed it goes with the resync when the worker is back.
             log.info("%s: a reservation was not released, it will end by itself: %s", cluster, error)
 
+    def forget(self, uid: str, cluster: str) -> None:
+        """The member is to be told anew of this workload."""
+        self._drop(uid, cluster)
+
     def forget_confirmed(self, cluster: str) -> None:
         """What a member was told counts no more: its worker starts afresh. What is in flight stays noted."""
         told = [uid for uid, holds in self._by_uid.items() if cluster in holds and holds[cluster].confirmed]
@@ -131,7 +135,7 @@ class Holds:
 def placed_ask(workload: Workload, attempt: int, replicas: int) -> Ask:
     """What a member is told of a stored placement."""
     shares: PodSets = workload.share(replicas) if replicas else []
-    return Ask(workload.uid, attempt, workload.owner, shares, placed=True)
+    return Ask(workload.uid, attempt, workload.owner, shares, at_most_once=workload.at_most_once, placed=True)
 
 
 def new_ask(workload: Workload, attempt: int, replicas: int, *, partial: bool = False) -> Ask:

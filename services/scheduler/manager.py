@@ -14,6 +14,7 @@ from services.common.errors import StatusError
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
+from services.common.kube.resource import NAMESPACES
 from services.common.service import Service
 from services.common.tasks import Backoff, Tasks
 from services.scheduler import policy as policies
@@ -24,8 +25,10 @@ from services.scheduler.departures import Timeouts
 from services.scheduler.engine import Engine, age_order
 from services.scheduler.events import EventWriter
 from services.scheduler.fleet import Fleet
+from services.scheduler.heartbeats import Heartbeats
 from services.scheduler.holds import CALL_LIMIT, placed_ask
 from services.scheduler.leader import Leader
+from services.scheduler.ledger import OwnerKey
 from services.scheduler.members import Members
 from services.scheduler.objects import ObjectPlacer
 from services.scheduler.placement_api import PlacementServicer, WatchHub
@@ -78,10 +81,15 @@ class Manager(Service[SchedulerConfig]):
         self._host = await KubeClient.connect(path, name="", user_agent="reclock-scheduler")
         self._store = HostStore(self._host, self._workload_changed)
         self._policy_informer = Informer(self._host, policies.POLICIES, handler=self._policy_changed)
+        self._heartbeats = Heartbeats(
+            self._host, self._clock, namespace=config.lease_namespace, timeout=config.worker_lost_timeout,
+            fleet_id=self._fleet_id, exceptions=self._fence_exceptions, on_fenced=self._confirm_anew,
+        )  # fmt: skip
+        self._fleet.fence_wait = self._heartbeats.wait
         self._members = Members(
             self._fleet, self._clock, workers=config.workers, tls=config.tls, ttl=config.reservation_ttl,
             deadline=config.admit_timeout, on_change=self._member_changed, on_state=self._capacity_changed,
-            resync=self._resync,
+            resync=self._resync, heartbeats=self._heartbeats,
         )  # fmt: skip
         self._events = EventWriter(self._host)
         self._engine = Engine(
@@ -184,6 +192,36 @@ class Manager(Service[SchedulerConfig]):
     def _duplicated(self, workload: Workload) -> bool:
         return self._engine.policy_for(workload).type_for(workload.mode) == DUPLICATED
 
+    # Fences.
+
+    async def _fleet_id(self) -> str:
+        """Uid of the host's kube-system, which is the origin label of copies; waits for the host."""
+        backoff = Backoff(initial=0.2, maximum=5.0)
+        while True:
+            try:
+                return str((await self._host.get(NAMESPACES, None, "kube-system"))["metadata"]["uid"])
+            except StatusError as error:
+                log.info("the fleet's id is not known yet: %s", error.message)
+                await backoff.wait()
+
+    def _fence_exceptions(self, cluster: str) -> dict[OwnerKey, float]:
+        """Time-outs of at-most-once workloads there whose policy has one of its own."""
+        if all(policy.worker_lost_timeout is None for policy in self._engine.policies):
+            return {}
+        found = {}
+        for workload in self._engine.placed_on(cluster):
+            limit = self._engine.policy_for(workload).worker_lost_timeout if workload.at_most_once else None
+            if limit is not None:
+                found[workload.owner] = limit
+        return found
+
+    def _confirm_anew(self, cluster: str) -> None:
+        """A worker in contact says that copies are fenced: confirming what is still placed there lifts their fences."""
+        for workload in self._engine.placed_on(cluster):
+            if workload.at_most_once:
+                self._engine.holds.forget(workload.uid, cluster)
+                self._enqueue(workload)
+
     def _capacity_changed(self, cluster: str, freed: bool) -> None:
         if freed:
             self._wake.set()
@@ -218,6 +256,7 @@ class Manager(Service[SchedulerConfig]):
         tasks = Tasks("scheduler/lead", on_failure=self._task_failed)
         try:
             self._leading = True
+            await self._heartbeats.lead(tasks)
             await asyncio.gather(*(self._resync(cluster) for cluster in list(self._fleet.admissions)))
             for number in range(self.config.concurrency):
                 tasks.spawn(self._work(self._queue), f"worker {number}")
@@ -225,6 +264,7 @@ class Manager(Service[SchedulerConfig]):
             await asyncio.Event().wait()
         finally:
             self._leading = False
+            self._heartbeats.retire()
             self._queue.close()
             # Steps in hand end by themselves; what they write late is refused by compare-and-swap.
             await tasks.wait(STEP_LIMIT)

@@ -35,6 +35,7 @@ class Ask:
     owner: OwnerKey
     pod_sets: PodSets
     partial: bool = False
+    at_most_once: bool = False
     placed: bool = False
     """True: the stored placement, told again; it is held whatever is free."""
 

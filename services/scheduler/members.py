@@ -16,6 +16,7 @@ from services.scheduler.admission_api import Signal
 from services.scheduler.clock import Clock
 from services.scheduler.feed import MemberFeed
 from services.scheduler.fleet import Fleet, MemberView
+from services.scheduler.heartbeats import Heartbeats
 from services.scheduler.member import MemberState
 from services.scheduler.remote import RemoteAdmission
 
@@ -42,7 +43,7 @@ class Members:
     def __init__(
         self, fleet: Fleet, clock: Clock, *, workers: Mapping[str, str], tls: TLS | None, ttl: float, deadline: float,
         on_change: Callable[[str], None], on_state: Callable[[str, bool], None],
-        resync: Callable[[str], Awaitable[None]],
+        resync: Callable[[str], Awaitable[None]], heartbeats: Heartbeats,
     ) -> None:  # fmt: skip
         self.fleet = fleet
         self.local: dict[str, LocalAdmission] = {}
@@ -50,6 +51,7 @@ class Members:
         self._clock, self._workers, self._tls = clock, workers, tls
         self._ttl, self._deadline = ttl, deadline
         self._on_change, self._on_state, self._resync = on_change, on_state, resync
+        self._heartbeats = heartbeats
         self._tasks: dict[str, Tasks] = {}
         self._remote: dict[str, RemoteAdmission] = {}
 
@@ -71,6 +73,7 @@ class Members:
         )  # fmt: skip
         self._remote[member.name] = self.fleet.admissions[member.name] = remote
         tasks.spawn(remote.run(), "worker")
+        self._heartbeats.engage(member.name, remote.heartbeat)
 
     def _engage_local(self, member: Member, tasks: Tasks) -> None:
         name = member.name
@@ -113,6 +116,7 @@ class Members:
         self.fleet.admissions.pop(name, None)
         self.local.pop(name, None)
         self.signals.pop(name, None)
+        self._heartbeats.disengage(name)
         self.fleet.touch()
         tasks = self._tasks.pop(name, None)
         if tasks is not None:

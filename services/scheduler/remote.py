@@ -155,6 +155,13 @@ class RemoteAdmission:
             raise from_rpc(error, f"worker of {self.cluster}") from error
         return verdict.from_proto(answer.verdict)
 
+    async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        """Give a sign of life, and get one."""
+        try:
+            return await self._stub.Heartbeat(request, timeout=self._deadline)  # type: ignore[no-any-return]
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc(error, f"worker of {self.cluster}") from error
+
     async def resync(self, asks: Sequence[Ask]) -> None:
         """See Admission."""
         placed = [wire.ask_to_proto(ask, self.cluster, self._ttl) for ask in asks]

@@ -67,6 +67,7 @@ def ask_to_proto(ask: Ask, cluster: str, ttl: float) -> pb.ReserveRequest:
     return pb.ReserveRequest(
         id=ask.id, attempt=ask.attempt, cluster=cluster, ttl=duration, owner=owner_to_proto(ask.owner),
         pod_sets=pod_sets_to_proto(ask.pod_sets), partial=ask.partial, placed=ask.placed,
+        at_most_once=ask.at_most_once,
     )  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def ask_from_proto(message: pb.ReserveRequest) -> Ask:
         raise ValueError("id is missing")
     return Ask(
         message.id, message.attempt, owner_from_proto(message.owner), pod_sets_from_proto(message.pod_sets),
-        message.partial, message.placed,
+        message.partial, message.at_most_once, message.placed,
     )  # fmt: skip
 
 

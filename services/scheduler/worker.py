@@ -13,6 +13,7 @@ from services.scheduler.admission_api import AdmissionServicer, Signal
 from services.scheduler.clock import SystemClock
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.feed import MemberFeed
+from services.scheduler.fence import Fence
 from services.scheduler.member import MemberState
 
 EXPIRY_PERIOD = 1.0
@@ -38,18 +39,21 @@ class Worker(Service[SchedulerConfig]):
         signal = self._signals[cluster]
         state = MemberState(cluster, on_change=signal.changed)
         feed = MemberFeed(self._client, state)
+        fence = Fence(self._client, cluster) if config.fence else None
         # Reservations of an earlier process may still be confirmed: nothing new until they have ended.
         self._members[cluster] = LocalAdmission(
             state, self._clock, ttl=config.reservation_ttl, clash=feed.clash, problem=feed.problem,
-            settle=config.reservation_ttl,
+            settle=config.reservation_ttl, lift=fence.lift if fence is not None else None,
         )  # fmt: skip
         self.checks[f"member {cluster}"] = lambda: feed.problem() or None
         self.grpc.add(
             scheduler_pb2_grpc.add_AdmissionServiceServicer_to_server,
-            AdmissionServicer(self._members, self._signals),
+            AdmissionServicer(self._members, self._signals, fence),
             "reclock.scheduler.v1.AdmissionService",
         )
         feed.start(self.tasks)
+        if fence is not None:
+            fence.start(self.tasks)
         self.tasks.spawn(self._expire(state), "expiry", root=True)
 
     async def _expire(self, state: MemberState) -> None:

@@ -16,8 +16,8 @@ import yaml
 from deploy.local.fleet import Fleet
 from deploy.local.probes import http_ready
 from deploy.local.process import Process
-from services.common.kube.resource import CLUSTERS, PODS
-from services.reconciler.names import CONFIGMAPS, JOBS, STATEFULSETS
+from services.common.kube.resource import CLUSTERS, EVENTS, LEASES, PODS
+from services.reconciler.names import CONFIGMAPS, FENCED, JOBS, STATEFULSETS
 from services.scheduler.policy import POLICIES
 from tests.kube.conftest import Kubectl
 from tests.kube.cut import Link
@@ -170,3 +170,103 @@ async def test_a_removed_cluster_is_emptied_before_its_credentials_go(
     file.write_text(kubeconfig)
     await until(back, "it joins again")
 
+
+
+async def test_what_must_not_run_twice_stops_on_a_lost_cluster_before_it_starts_elsewhere(
+    rig: CutRig, host: Callable[..., Kubectl], ns: str
+) -> None:
+    await rig.clients[""].create(CONFIGMAPS, ns, {"metadata": {"name": "settings"}, "data": {"a": "b"}})
+    await policy(rig, ns, clusterNames=["east"])
+    for name in ("db", "stays"):
+        await rig.clients[""].create(STATEFULSETS, ns, database(name, ns))
+    await rig.clients[""].create(JOBS, ns, once(job("once", ns)))
+    for name in ("db", "stays"):
+        await running(rig, "east", ns, name, 2)
+
+    async def fences() -> bool:
+        lease = await rig.get("", LEASES, "kube-system", "reclock-worker-east")
+        return lease is not None and lease["metadata"]["annotations"]["reclock.dev/fences"] == "true"
+
+    await until(fences, "the worker has said that it fences")
+
+    # A cut that is over in time: nothing is stopped.
+    for link in rig.links:
+        link.cut()
+    await asyncio.sleep(LOST / 4)
+    for link in rig.links:
+        link.mend()
+    await asyncio.sleep(LOST)
+    copies = await rig.list("east", STATEFULSETS, ns)
+    assert [copy["spec"]["replicas"] for copy in copies] == [2, 2]
+    assert not any(FENCED in copy["metadata"]["annotations"] for copy in copies)
+
+    # A cut that is longer. `db` may go to west, `stays` may not; everybody is killed once meanwhile.
+    await rig.clients[""].create(POLICIES, None, {
+        "apiVersion": "reclock.dev/v1alpha1", "kind": "PlacementPolicy", "metadata": {"name": f"{ns}-db"},
+        "spec": {"priority": 200, "clusterNames": ["east", "west"],
+                 "resourceSelectors": [{"namespace": ns, "kind": "StatefulSet", "name": "db"}]},
+    })  # fmt: skip
+    watch = asyncio.create_task(Twice(rig, ns, "db").run())
+    for link in rig.links:
+        link.cut()
+    try:
+        await asyncio.sleep(1)
+        await rig.processes["worker"].kill9()
+        await rig.processes["worker"].start()
+        await rig.processes["scheduler"].kill9()
+        await rig.processes["scheduler"].start()
+
+        async def stopped() -> bool:
+            left = [pod for name in ("db", "stays") for pod in await rig.pods("east", ns, name)]
+            return not left and (await rig.get("east", JOBS, ns, "once") or {})["spec"].get("suspend") is True
+
+        await until(stopped, "the worker has stopped what must not run twice")
+        assert (await rig.placed(ns, "statefulset-stays")) in ({"east": 2}, None)
+        events = await rig.list("east", EVENTS, ns)
+        assert {e["involvedObject"]["name"] for e in events if e["reason"] == "Fenced"} == {"db", "stays", "once"}
+        await rig.processes["worker"].kill9()
+        await rig.processes["worker"].start()
+        await running(rig, "west", ns, "db", 2)
+        assert not await rig.pods("east", ns, "db")
+    finally:
+        for link in rig.links:
+            link.mend()
+
+    # Back: what has moved is removed, what has not runs again.
+    async def settled() -> bool:
+        return await rig.get("east", STATEFULSETS, ns, "db") is None
+
+    await until(settled, "the old copy is removed")
+    await running(rig, "east", ns, "stays", 2)
+    await running(rig, "west", ns, "db", 2)
+
+    async def resumed() -> bool:
+        found = await rig.get("east", JOBS, ns, "once")
+        return found is not None and not found["spec"]["suspend"] and FENCED not in found["metadata"]["annotations"]
+
+    await until(resumed, "the Job runs again")
+    watch.cancel()
+    result = (await asyncio.gather(watch, return_exceptions=True))[0]
+    assert isinstance(result, asyncio.CancelledError), result
+    await rig.clients[""].delete(POLICIES, None, f"{ns}-db")
+
+
+class Twice:
+    """Looks at the pods of both members, again and again; fails when both have some that run."""
+
+    def __init__(self, rig: CutRig, ns: str, name: str) -> None:
+        self._rig, self._ns, self._name = rig, ns, name
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            # The new place first: what is seen there must have stopped in the old one before.
+            new = await self._rig.pods("west", self._ns, self._name)
+            old = await self._rig.pods("east", self._ns, self._name)
+            assert not (new and old), "it runs twice"
+            await asyncio.sleep(0.05)
+
+
+def once(made: Obj) -> Obj:
+    made["metadata"]["annotations"] = {"reclock.dev/at-most-once": "true"}
+    return made
