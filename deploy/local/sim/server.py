@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-import logging
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -17,14 +16,13 @@ from aiohttp import web
 from deploy.local.sim import admin, misbehave
 from deploy.local.sim.cluster import Cluster
 from deploy.local.sim.core import User
+from deploy.local.sim.driver import Driver
 from deploy.local.sim.errors import Refused, forbidden, no_such_resource, unauthorized
 from deploy.local.sim.rbac import MASTERS
 from deploy.local.sim.represent import error_bytes
 from deploy.local.sim.requests import ADMIN, Request, Response, StreamResponse, WatchResponse
 from deploy.local.sim.streams import Streams
 from deploy.local.sim.world import World
-
-log = logging.getLogger(__name__)
 
 PREFIX = "/members/"
 #: Beyond this many events that a watcher has not taken, its watch ends, as a real server's does.
@@ -53,8 +51,6 @@ class Server:
         self._tls = tls
         self._anonymous = anonymous
         self._runner: web.AppRunner | None = None
-        self._tick: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def url(self) -> str:
@@ -67,7 +63,6 @@ class Server:
     @contextlib.asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[Server]:
         """Listens on loopback while the block runs, and turns the world's timers."""
-        self._loop = asyncio.get_running_loop()
         app = web.Application(client_max_size=_MOST_BODY)
         app.router.add_route("*", "/{tail:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
@@ -75,37 +70,14 @@ class Server:
         site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=self._tls, backlog=4096)
         await site.start()
         self.port = self._runner.addresses[0][1]
-        self.world.timers.on_earlier = self._plan
-        self._plan()
+        driver = Driver(self.world, asyncio.get_running_loop())
         try:
             yield self
         finally:
-            self.world.timers.on_earlier = None
-            if self._tick is not None:
-                self._tick.cancel()
+            driver.close()
             for cluster in self.world.clusters.values():
                 cluster.drop_watches()
             await self._runner.cleanup()
-
-    def _plan(self) -> None:
-        """Has the loop call us when the next timer is due."""
-        assert self._loop is not None
-        if self._tick is not None:
-            self._tick.cancel()
-            self._tick = None
-        due = self.world.timers.next_due()
-        if due is not None:
-            delay = max(0.0, due - self.world.timers.now())
-            self._tick = self._loop.call_later(delay, self._run_due)
-
-    def _run_due(self) -> None:
-        self._tick = None
-        try:
-            # Bounded, so that a storm of changes leaves requests their turn.
-            self.world.timers.run_due(200)
-        except Exception:
-            log.exception("a simulated controller failed")
-        self._plan()
 
     async def _serve(self, http: web.Request) -> web.StreamResponse:
         path = http.rel_url.raw_path
