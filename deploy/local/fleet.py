@@ -49,7 +49,16 @@ async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
 class Fleet:
     """A running fleet; made by `Fleet.start` only."""
 
-    def __init__(self, directory: Path, *, keep_alive: bool, usual_ports: bool, say: Say) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep_alive: bool,
+        usual_ports: bool,
+        say: Say,
+        providers: Sequence[dict[str, Any]] = (),
+        placement: bool = True,
+    ) -> None:
         self.layout = Layout(directory.resolve())
         self.host: ControlPlane
         self.members: dict[str, ControlPlane] = {}
@@ -57,6 +66,8 @@ class Fleet:
         self._keep_alive = keep_alive
         self._usual_ports = usual_ports
         self._say = say
+        self._providers = providers
+        self._placement = placement
         self._ports = Ports()
         self._numbers = itertools.count()
         self._binaries = Binaries.find()
@@ -74,14 +85,19 @@ class Fleet:
         keep_alive: bool = False,
         ticks: bool = False,
         say: Say = quiet,
+        providers: Sequence[dict[str, Any]] = (),
+        placement: bool = True,
     ) -> AsyncIterator[Fleet]:
         """Starts everything side by side and yields when it is ready; stops it all on the way out.
 
         `services` starts Reclock too; `usual_ports` takes the documented ports when they are free; `keep_alive`
-        restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow.
+        restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow; `providers`
+        and `placement` as `Services` has them.
         Raises FleetFailed: BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log) and others.
         """
-        fleet = cls(directory, keep_alive=keep_alive, usual_ports=usual_ports, say=say)
+        fleet = cls(
+            directory, keep_alive=keep_alive, usual_ports=usual_ports, say=say, providers=providers, placement=placement
+        )  # fmt: skip
         claim = fleet.layout.prepare()
         try:
             await fleet._start(members, services)
@@ -191,6 +207,8 @@ class Fleet:
             ports=self._ports,
             keep_alive=self._keep_alive,
             usual_ports=self._usual_ports,
+            providers=self._providers,
+            placement=self._placement,
         )
         await self.services.start(self._say)
         self.write_json()

@@ -46,9 +46,16 @@ class Services:
         ports: Ports,
         keep_alive: bool,
         usual_ports: bool,
+        providers: Sequence[dict[str, Any]] = (),
+        placement: bool = True,
     ) -> None:
+        """`providers`: discovery's, instead of the one that finds the fleet's own members. Without `placement`
+        there is no scheduler and no deployment controller: enough for controllers.
+        """
         self._layout = layout
         self._host = host
+        self._providers = list(providers)
+        self._placement = placement
         self._keep_alive = keep_alive
         self._ports = ports
         self._state = layout.state("reclock")
@@ -56,11 +63,12 @@ class Services:
         self.front_port = ports.take(FRONT_PORT if usual_ports else 0)
         self.grpc = {name: ports.take(port if usual_ports else 0) for name, port in GRPC_PORTS.items()}
         self.http = {name: ports.take() for name in GRPC_PORTS}
-        self.workers = {member: ports.take() for member in members}
+        self.workers = {member: ports.take() for member in members} if placement else {}
         self._authority = Authority(self._state / "pki", "front-ca")
         self._add_etcd(binaries)
         self._add_services()
-        self._add_controller_manager()
+        if placement:
+            self._add_controller_manager()
 
     @property
     def front(self) -> str:
@@ -79,22 +87,24 @@ class Services:
         etcd = self.processes["etcd"]
         await asyncio.gather(etcd.start(), install(self._host.api, say))
         await etcd.wait_ready(timeout)
-        last = self.processes[FRONT_CONTROLLER_MANAGER]
+        last = self.processes.get(FRONT_CONTROLLER_MANAGER)
         services = [process for process in self.processes.values() if process not in (etcd, last)]
         await asyncio.gather(*(process.start() for process in services))
         say(f"starting {', '.join(process.name for process in services)}")
         for process in services:
             await process.wait_ready(timeout)
             say(f"{process.name} ready ({loop.time() - began:.0f} s)")
-        await last.start()
-        await last.wait_ready(timeout)
+        if last is not None:
+            await last.start()
+            await last.wait_ready(timeout)
         self.front_access().write(self._layout.kubeconfig)
 
     async def stop(self, grace: float = _STOP_SECONDS) -> None:
         """Ends the services in order (each gets `grace` seconds), their etcd last."""
         everything = dict(self.processes)
         etcd = everything.pop("etcd")
-        await everything.pop(FRONT_CONTROLLER_MANAGER).stop(0)
+        if (last := everything.pop(FRONT_CONTROLLER_MANAGER, None)) is not None:
+            await last.stop(0)
         await asyncio.gather(*(process.stop(grace) for process in everything.values()))
         await etcd.stop(0)
 
@@ -118,12 +128,12 @@ class Services:
     def _add_services(self) -> None:
         addresses = {f"{name}Address": f"{LOOPBACK}:{port}" for name, port in self.grpc.items()}
         discovery, scheduler = addresses["discoveryAddress"], addresses["schedulerAddress"]
-        provider = {"type": "kubeconfig-file", "name": "local-fleet", "paths": [str(self._layout.members)]}
-        self._service(
-            "discovery", {"providers": [provider], "stateFile": str(self._state / "discovery.state")}
-        )
+        own = {"type": "kubeconfig-file", "name": "local-fleet", "paths": [str(self._layout.members)]}
+        state = str(self._state / "discovery.state")
+        self._service("discovery", {"providers": self._providers or [own], "stateFile": state})
         workers = {member: f"{LOOPBACK}:{port}" for member, port in self.workers.items()}
-        self._service("scheduler", {"role": "manager", "discoveryAddress": discovery, "workers": workers})
+        if self._placement:
+            self._service("scheduler", {"role": "manager", "discoveryAddress": discovery, "workers": workers})
         for member, port in self.workers.items():
             self._worker(member, port)
         serving = self._authority.server(

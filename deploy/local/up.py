@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, required=True, help="where the fleet keeps its files")
     parser.add_argument("--members", default="east,west", help="names, comma-separated")
     parser.add_argument("--no-services", action="store_true", help="clusters only, without Reclock")
+    parser.add_argument(
+        "--provider", action="append", default=[], type=json.loads, metavar="JSON",
+        help="of discovery, instead of the one that finds the members: '{\"type\": \"kind\"}'",
+    )  # fmt: skip
+    parser.add_argument("--no-placement", action="store_true", help="no scheduler: enough for controllers")
     arguments = parser.parse_args(argv)
     members = [name for name in arguments.members.split(",") if name]
     say = printer("fleet")
@@ -32,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
                 keep_alive=True,
                 ticks=True,
                 say=say,
+                providers=arguments.provider,
+                placement=not arguments.no_placement,
             ) as fleet,
             Control(fleet, stop).serving(),
         ):

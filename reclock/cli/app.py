@@ -12,6 +12,7 @@ from reclock.cli import clusters as clusters_command
 from reclock.cli import explain as explain_command
 from reclock.cli import kubeconfig as kubeconfig_command
 from reclock.cli.api import Api
+from reclock.cli.controllers_app import controllers_app
 from reclock.cli.markers_app import markers_app
 from reclock.cli.options import Kubeconfig, Namespace, Output, run_command
 from reclock.cli.output import Format, console, show
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 
 app.add_typer(markers_app)
+app.add_typer(controllers_app)
 
 ClusterName = Annotated[str, typer.Argument(help="Name of a cluster.", show_default=False)]
 

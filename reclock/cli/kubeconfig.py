@@ -28,18 +28,24 @@ def text(given: str | None, cluster: str | None) -> str:
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise CliError(f"kubeconfig {path} cannot be used: {error}") from error
     name = cluster or "reclock"
-    inner = dict(target["cluster"])
+    base = Path(path).absolute().parent
+    inner = _absolute(target["cluster"], base, ("certificate-authority",))
     if cluster:
         inner["server"] = f"{inner['server'].rstrip('/')}/clusters/{cluster}"
     made = {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": name, "cluster": inner}],
-        "users": [{"name": name, "user": user["user"]}],
+        "users": [{"name": name, "user": _absolute(user["user"], base, ("client-certificate", "client-key", "tokenFile"))}],
         "contexts": [{"name": name, "context": {**context, "cluster": name, "user": name}}],
         "current-context": name,
     }
     return yaml.safe_dump(made, sort_keys=False)
+
+
+def _absolute(part: dict[str, Any], base: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    """Files are named relative to the kubeconfig that names them, and what is printed may be put anywhere."""
+    return {key: str(base / value) if key in keys and value else value for key, value in part.items()}
 
 
 def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
