@@ -163,8 +163,8 @@ class Watch(_Source):
     """Give a mapper the whole object, not only its metadata."""
 
 
-FLEET = For(CLUSTERS, on=On.HOST)
-"""The clusters themselves: joins, changes and leaves are requests of cluster "" named as the cluster."""
+FLEET = For(CLUSTERS, on=On.HOST, name="cluster")
+"""The clusters themselves: joins, changes and leaves are requests of cluster "" and source "cluster", named as the cluster."""
 
 Source: TypeAlias = For | Owns | Watch
 

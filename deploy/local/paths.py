@@ -13,10 +13,14 @@ KUBERNETES_VERSION = "v1.34.4"
 RECIPES_DIR = Path(__file__).resolve().parent / "kube"
 
 
+def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
+    """Everything that is kept between runs."""
+    return Path(environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")) / "reclock"
+
+
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """The directory of one Kubernetes version's build: binaries in `bin/`, the builder's lock beside it."""
-    base = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "reclock" / "kube" / KUBERNETES_VERSION
+    return cache_root(environ) / "kube" / KUBERNETES_VERSION
 
 
 def bin_dir(environ: Mapping[str, str] = os.environ) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.kube.session.tools import Kubectl, RunningFleet, cluster_of, eventually, ready_pods
 
-OPERATOR = Path(__file__).resolve().parents[3] / "examples" / "podset_operator.py"
+OPERATOR = Path(__file__).resolve().parents[3] / "examples" / "python" / "podset_operator.py"
 
 
 def test_example_operator(fleet: RunningFleet, kubectl: Kubectl, tmp_path: Path) -> None:

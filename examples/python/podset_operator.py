@@ -1,6 +1,6 @@
 """A small operator that knows nothing of Reclock: each PodSet gets its Pods, owned by it.
 
-    KUBECONFIG=.reclock/kubeconfig python examples/podset_operator.py
+    KUBECONFIG=.reclock/kubeconfig python examples/python/podset_operator.py
 
 It installs its CRD, then watches PodSets through the front. The Pods run on members, where no PodSet exists:
 Reclock keeps the members' garbage collectors from deleting them, and deletes them itself when their owner goes.

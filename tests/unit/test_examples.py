@@ -1,0 +1,90 @@
+"""The Python examples, each with a fleet and a service in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from reclock.testing import World
+from reclock.testing._http import Handler
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+CLUSTERS = "reclock.dev/v1alpha1/clusters"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def configmap(name: str, **labels: str) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "n", "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"b": "2", "a": "1"}}
+
+
+async def test_the_logger(capsys: Any) -> None:
+    logger = load("configmap_logger").configmap_logger
+    async with World(logger, clusters=["east"]) as world:
+        world.fleet["east"].put(configmap("x"))
+        assert (await world.reconcile("east", "n", "x")).ok
+        assert (await world.reconcile("east", "n", "y")).ok
+    assert capsys.readouterr().out.splitlines() == ["east n/x a,b", "east n/y gone"]
+
+
+async def test_the_copier(capsys: Any) -> None:
+    copier = load("configmap_copier").configmap_copier
+    label = "examples.reclock.dev/copy"
+    async with World(copier, clusters=["east", "west"]) as world:
+        fleet = world.fleet
+        fleet.host.put(configmap("x", **{label: "true"}))
+        fleet["west"].put(configmap("own"))
+        assert (await world.reconcile("", "n", "x", source="configmap")).ok
+        assert fleet["west"].get("v1/configmaps", "x", "n")["data"] == {"a": "1", "b": "2"}  # type: ignore[index]
+        fleet.join("north")
+        assert (await world.reconcile("", "", "north", source="cluster")).ok
+        assert fleet["north"].get("v1/configmaps", "x", "n") is not None
+        fleet.host.put(configmap("x"))
+        assert (await world.reconcile("", "n", "x", source="configmap")).ok
+        assert (await world.reconcile("", "n", "own", source="configmap")).ok
+        assert [one["metadata"]["name"] for one in fleet["west"].list("v1/configmaps")] == ["own"]
+    printed = sorted(capsys.readouterr().out.splitlines())
+    assert printed == [
+        "copied n/x to east", "copied n/x to north", "copied n/x to west",
+        "removed n/x from east", "removed n/x from north", "removed n/x from west",
+    ]  # fmt: skip
+
+
+async def test_an_identity_for_each_cluster(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    identity = load("cluster_identity").cluster_identity
+    serve = Handler._serve
+
+    async def minting(self: Handler, request: Any) -> Any:
+        if not request.path.endswith("/token"):
+            return await serve(self, request)
+        from aiohttp import web
+
+        return web.json_response({"status": {"token": f"minted at {request.path}"}}, status=201)
+
+    monkeypatch.setattr(Handler, "_serve", minting)
+    async with World(identity, clusters=["east"]) as world:
+        done = await world.reconcile("", "", "east")
+        assert done.ok and done.requeue_after == 1800
+        secret = world.fleet["east"].get("v1/secrets", "fleet-identity", "fleet-identities")
+        assert secret is not None and secret["data"]["token"]
+        writes = len(world.fleet["east"].writes)
+        again = await world.reconcile("", "", "east")
+        assert again.ok and 1790 < (again.requeue_after or 0) <= 1800
+        assert len(world.fleet["east"].writes) == writes, "a good token is left alone"
+        world.fleet.leave("east")
+        assert (await world.reconcile("", "", "east")).ok
+        assert world.fleet.host.list("v1/serviceaccounts") == []
+    assert "has left" in capsys.readouterr().out
