@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SOURCES := setup.py pyproject.toml constraints.txt $(wildcard proto/reclock/*/v1/*.proto) $(wildcard _fastpath/*.pyx _fastpath/*.pxd _fastpath/*.pxi _fastpath/*.h)
 MEMBERS ?= 2
+AGGREGATORS ?= 1
 ENGINE ?=
 DETACH ?=
 PYTEST_ARGS ?=
@@ -14,7 +15,7 @@ PYTEST_ARGS ?=
 .PHONY: help venv demo demo-stop test test-fast kube lint bench clean
 
 help:
-	@echo "make demo        a fleet of real clusters, and kubectl against all of it (MEMBERS=2 ENGINE=kube|sim DETACH=1)"
+	@echo "make demo        a fleet of real clusters, and kubectl against all of it (MEMBERS=2 AGGREGATORS=1 ENGINE=kube|sim DETACH=1)"
 	@echo "make demo-stop   end a demo that was started with DETACH=1"
 	@echo "make test        every test that this machine can run (builds the Kubernetes binaries where Go is found)"
 	@echo "make test-fast   tests that need no server"
@@ -37,7 +38,7 @@ kube:
 
 demo: venv
 	@$(if $(filter sim,$(ENGINE)),true,$(PYTHON) -m deploy.local.build)
-	@MEMBERS="$(MEMBERS)" ENGINE="$(ENGINE)" DETACH="$(DETACH)" $(BIN)/python -m deploy.local.demo
+	@MEMBERS="$(MEMBERS)" AGGREGATORS="$(AGGREGATORS)" ENGINE="$(ENGINE)" DETACH="$(DETACH)" $(BIN)/python -m deploy.local.demo
 
 demo-stop: venv
 	@$(BIN)/python -m deploy.local.demo --stop

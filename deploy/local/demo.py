@@ -73,6 +73,7 @@ async def demo(
         Fleet.start(
             directory,
             members=settings.members,
+            aggregators=settings.aggregators,
             services=True,
             usual_ports=True,
             keep_alive=True,

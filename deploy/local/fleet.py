@@ -55,6 +55,7 @@ class Fleet:
         *,
         keep_alive: bool,
         usual_ports: bool,
+        aggregators: int,
         say: Say,
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
@@ -65,6 +66,7 @@ class Fleet:
         self.services: Services | None = None
         self._keep_alive = keep_alive
         self._usual_ports = usual_ports
+        self._aggregators = aggregators
         self._say = say
         self._providers = providers
         self._placement = placement
@@ -84,6 +86,7 @@ class Fleet:
         usual_ports: bool = False,
         keep_alive: bool = False,
         ticks: bool = False,
+        aggregators: int = 1,
         say: Say = quiet,
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
@@ -91,12 +94,14 @@ class Fleet:
         """Starts everything side by side and yields when it is ready; stops it all on the way out.
 
         `services` starts Reclock too; `usual_ports` takes the documented ports when they are free; `keep_alive`
-        restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow; `providers`
-        and `placement` as `Services` has them.
+        restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow;
+        `aggregators` over one etcd, each with a front and a kubeconfig of its own; `providers` and `placement` as
+        `Services` has them.
         Raises FleetFailed: BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log) and others.
         """
         fleet = cls(
-            directory, keep_alive=keep_alive, usual_ports=usual_ports, say=say, providers=providers, placement=placement
+            directory, keep_alive=keep_alive, usual_ports=usual_ports, aggregators=aggregators, say=say,
+            providers=providers, placement=placement,
         )  # fmt: skip
         claim = fleet.layout.prepare()
         try:
@@ -161,7 +166,8 @@ class Fleet:
             "engine": "kube",
             "pid": os.getpid(),
             "kubeconfig": str(self.kubeconfig) if self.services else "",
-            "front": self.services.front if self.services else "",
+            "front": self.services.fronts["aggregator"] if self.services else "",
+            "fronts": self._fronts(),
             "services": self.services.describe() if self.services else {},
             "clusters": {
                 name: {
@@ -183,6 +189,14 @@ class Fleet:
                 }
                 for process in self.processes.values()
             ],
+        }
+
+    def _fronts(self) -> dict[str, dict[str, str]]:
+        if self.services is None:
+            return {}
+        return {
+            name: {"url": url, "kubeconfig": str(self.layout.front_kubeconfig(number))}
+            for number, (name, url) in enumerate(self.services.fronts.items(), start=1)
         }
 
     async def _start(self, members: Sequence[str], services: bool) -> None:
@@ -209,6 +223,7 @@ class Fleet:
             usual_ports=self._usual_ports,
             providers=self._providers,
             placement=self._placement,
+            aggregators=self._aggregators,
         )
         await self.services.start(self._say)
         self.write_json()

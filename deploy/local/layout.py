@@ -1,6 +1,7 @@
 """Where a running fleet keeps its files: `kubeconfig`, `clusters/`, `members/`, `logs/`, `fleet.json`, `state/`.
 
-`fleet.json`: {"engine", "pid" (of the supervisor), "front", "frontPort", "services": {name: {address key: address}},
+`fleet.json`: {"engine", "pid" (of the supervisor), "front" (URL), "fronts": {aggregator: {"url", "kubeconfig"}},
+"services": {name: {address key: address}},
 "clusters": {name: {"kubeconfig", "server", "member": bool}}, "processes": [{"name", "pid", "state", "ports", "log",
 "restarts", "command"}]}.
 """
@@ -11,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from pathlib import Path
 from deploy.local.errors import FleetFailed
 
 _OURS = ("kubeconfig", "clusters", "members", "logs", "fleet.json", "state", "control.sock", "supervisor.log")
+
+_FRONT = re.compile(r"kubeconfig-[0-9]+")
 
 
 class DirectoryInUse(FleetFailed):
@@ -51,6 +55,10 @@ class Layout:
     def control(self) -> Path:
         return self.root / "control.sock"
 
+    def front_kubeconfig(self, number: int) -> Path:
+        """Of the n-th aggregator's front; the first one's is `kubeconfig`."""
+        return self.kubeconfig if number == 1 else self.root / f"kubeconfig-{number}"
+
     def cluster_kubeconfig(self, name: str) -> Path:
         return self.root / "clusters" / f"{name}.kubeconfig"
 
@@ -63,7 +71,8 @@ class Layout:
     def prepare(self) -> Claim:
         """Claims the directory and empties it of an earlier fleet's files. Raises DirectoryInUse."""
         created = not self.root.exists()
-        strange = [] if created else sorted({entry.name for entry in self.root.iterdir()} - {*_OURS, "lock"})
+        names = set() if created else {entry.name for entry in self.root.iterdir()}
+        strange = sorted(name for name in names - {*_OURS, "lock"} if not _FRONT.fullmatch(name))
         if strange:
             raise DirectoryInUse(f"{self.root} holds files that no fleet wrote ({', '.join(strange[:3])})")
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -75,7 +84,7 @@ class Layout:
 
     def clear(self) -> None:
         """Removes what a fleet writes, and nothing else."""
-        for name in _OURS:
+        for name in [*_OURS, *(path.name for path in self.root.glob("kubeconfig-*") if _FRONT.fullmatch(path.name))]:
             path = self.root / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)

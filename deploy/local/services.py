@@ -32,8 +32,8 @@ _STOP_SECONDS = 10.0
 
 
 class Services:
-    """Reclock's processes by name: `etcd`, `discovery`, `scheduler`, `scheduler-worker-<member>`, `aggregator`,
-    `reconciler`, `front-controller-manager`. Nothing runs before `start`.
+    """Reclock's processes by name: `etcd`, `discovery`, `scheduler`, `scheduler-worker-<member>`, `aggregator` (then
+    `aggregator-2`, …), `reconciler`, `front-controller-manager`. Nothing runs before `start`.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Services:
         usual_ports: bool,
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
+        aggregators: int = 1,
     ) -> None:
         """`providers`: discovery's, instead of the one that finds the fleet's own members. Without `placement`
         there is no scheduler and no deployment controller: enough for controllers.
@@ -60,9 +61,13 @@ class Services:
         self._ports = ports
         self._state = layout.state("reclock")
         self.processes: dict[str, Process] = {}
-        self.front_port = ports.take(FRONT_PORT if usual_ports else 0)
-        self.grpc = {name: ports.take(port if usual_ports else 0) for name, port in GRPC_PORTS.items()}
-        self.http = {name: ports.take() for name in GRPC_PORTS}
+        self.aggregators = ["aggregator", *(f"aggregator-{number}" for number in range(2, aggregators + 1))]
+        self.front_ports = {
+            name: ports.take(FRONT_PORT if usual_ports and name == "aggregator" else 0) for name in self.aggregators
+        }
+        usual = {name: port if usual_ports else 0 for name, port in GRPC_PORTS.items()}
+        self.grpc = {name: ports.take(usual.get(name, 0)) for name in (*GRPC_PORTS, *self.aggregators[1:])}
+        self.http = {name: ports.take() for name in self.grpc}
         self.workers = {member: ports.take() for member in members} if placement else {}
         self._authority = Authority(self._state / "pki", "front-ca")
         self._add_etcd(binaries)
@@ -71,14 +76,16 @@ class Services:
             self._add_controller_manager()
 
     @property
-    def front(self) -> str:
-        """The front's URL."""
-        return f"https://{LOOPBACK}:{self.front_port}"
+    def fronts(self) -> dict[str, str]:
+        """The URL of each aggregator's front."""
+        return {name: f"https://{LOOPBACK}:{port}" for name, port in self.front_ports.items()}
 
-    def front_access(self, user: str = "admin", groups: Sequence[str] = ("system:masters",)) -> Access:
-        """Access to the front as `user`: the host's authority vouches for users, the front's own for the front."""
+    def front_access(
+        self, user: str = "admin", groups: Sequence[str] = ("system:masters",), aggregator: str = "aggregator"
+    ) -> Access:
+        """Access to a front as `user`: the host's authority vouches for users, the front's own for the front."""
         identity = self._host.authority.client(user, groups, file=f"front-{user.replace(':', '-')}")
-        return Access("reclock", self.front, self._authority.pair.cert, user, identity)
+        return Access("reclock", self.fronts[aggregator], self._authority.pair.cert, user, identity)
 
     async def start(self, say: Say, timeout: float = 120.0) -> None:
         """Installs the CRDs and defaults on the host, starts everything, and returns when all of it is ready."""
@@ -97,7 +104,8 @@ class Services:
         if last is not None:
             await last.start()
             await last.wait_ready(timeout)
-        self.front_access().write(self._layout.kubeconfig)
+        for number, name in enumerate(self.aggregators, start=1):
+            self.front_access(aggregator=name).write(self._layout.front_kubeconfig(number))
 
     async def stop(self, grace: float = _STOP_SECONDS) -> None:
         """Ends the services in order (each gets `grace` seconds), their etcd last."""
@@ -126,7 +134,7 @@ class Services:
         )
 
     def _add_services(self) -> None:
-        addresses = {f"{name}Address": f"{LOOPBACK}:{port}" for name, port in self.grpc.items()}
+        addresses = {f"{name}Address": f"{LOOPBACK}:{self.grpc[name]}" for name in GRPC_PORTS}
         discovery, scheduler = addresses["discoveryAddress"], addresses["schedulerAddress"]
         own = {"type": "kubeconfig-file", "name": "local-fleet", "paths": [str(self._layout.members)]}
         state = str(self._state / "discovery.state")
@@ -140,14 +148,17 @@ class Services:
             "front", [LOOPBACK, "localhost", "kubernetes", "kubernetes.default.svc"]
         )
         front = {
-            "frontAddress": f"{LOOPBACK}:{self.front_port}",
             "frontTls": {"cert": str(serving.cert), "key": str(serving.key)},
             "clientCa": str(self._host.authority.pair.cert),
             "etcd": {"endpoints": [self.etcd_endpoint]},
             "discoveryAddress": discovery,
             "schedulerAddress": scheduler,
         }
-        self._service("aggregator", front, extra_ports={"https": self.front_port})
+        for name, port in self.front_ports.items():
+            self._python(
+                name, "aggregator", {"frontAddress": f"{LOOPBACK}:{port}", **front}, self.grpc[name],
+                self.http[name], {"https": port},
+            )  # fmt: skip
         reading = self.front_access("system:reclock:reconciler").write(
             self._state / "reconciler-front.kubeconfig"
         )
@@ -155,11 +166,8 @@ class Services:
             "reconciler", {**addresses_of(addresses, "reconciler"), "frontKubeconfig": str(reading)}
         )
 
-    def _service(
-        self, name: str, config: dict[str, Any], *, extra_ports: dict[str, int] | None = None
-    ) -> None:
-        grpc, http = self.grpc[name], self.http[name]
-        self._python(name, name, config, grpc, http, extra_ports or {})
+    def _service(self, name: str, config: dict[str, Any]) -> None:
+        self._python(name, name, config, self.grpc[name], self.http[name], {})
 
     def _worker(self, member: str, port: int) -> None:
         name = f"scheduler-worker-{member}"

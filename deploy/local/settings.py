@@ -1,4 +1,4 @@
-"""What `make demo` is told by its environment: MEMBERS, DETACH, ENGINE."""
+"""What `make demo` is told by its environment: MEMBERS, AGGREGATORS, DETACH, ENGINE."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _NO_SIM = (
 
 @dataclass(frozen=True)
 class Settings:
-    """The members' names in order, and whether to return when ready."""
+    """The members' names in order, whether to return when ready, and how many aggregators serve."""
 
     members: tuple[str, ...]
     detach: bool
+    aggregators: int = 1
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
@@ -33,7 +34,11 @@ class Settings:
             raise FleetFailed(_NO_SIM)
         if engine != "kube":
             raise FleetFailed(f"ENGINE={engine}: allowed are kube, sim")
-        return cls(_members(environ.get("MEMBERS", "")), _flag("DETACH", environ.get("DETACH", "")))
+        return cls(
+            _members(environ.get("MEMBERS", "")),
+            _flag("DETACH", environ.get("DETACH", "")),
+            _aggregators(environ.get("AGGREGATORS", "")),
+        )
 
 
 def _members(text: str) -> tuple[str, ...]:
@@ -56,6 +61,12 @@ def _members(text: str) -> tuple[str, ...]:
                 f"each once, not {HOST!r}); a count works too"
             )
     return names
+
+
+def _aggregators(text: str) -> int:
+    if (text.isdigit() and 1 <= int(text) <= _MOST) or not text:
+        return int(text or 1)
+    raise FleetFailed(f"AGGREGATORS={text}: a count from 1 to {_MOST}")
 
 
 def _flag(name: str, text: str) -> bool:

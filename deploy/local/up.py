@@ -19,6 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.local.up", description=__doc__)
     parser.add_argument("--dir", type=Path, required=True, help="where the fleet keeps its files")
     parser.add_argument("--members", default="east,west", help="names, comma-separated")
+    parser.add_argument("--aggregators", type=int, default=1, help="how many over one etcd, each with a front")
     parser.add_argument("--no-services", action="store_true", help="clusters only, without Reclock")
     parser.add_argument(
         "--provider", action="append", default=[], type=json.loads, metavar="JSON",
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
                 services=not arguments.no_services,
                 keep_alive=True,
                 ticks=True,
+                aggregators=max(arguments.aggregators, 1),
                 say=say,
                 providers=arguments.provider,
                 placement=not arguments.no_placement,
@@ -46,7 +48,8 @@ def main(argv: list[str] | None = None) -> int:
             for name in fleet.clusters:
                 say(f"{name}: {fleet.layout.cluster_kubeconfig(name)}")
             if fleet.services is not None:
-                say(f"front: {fleet.kubeconfig}")
+                for front in fleet.describe()["fronts"].values():
+                    say(f"front: {front['kubeconfig']}")
             say(f"processes: {fleet.layout.fleet_json}; logs: {fleet.layout.logs}")
             say("ready; Ctrl-C stops everything and removes its files")
             await asyncio.Event().wait()
