@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import aiohttp
 import pytest
 
 from deploy.local.pki import Authority, KeyPair
+from services.aggregator.front import front as front_module
 from services.aggregator.front import server
 from services.aggregator.front.certificates import Authorities
 from services.aggregator.front.tls import ServerTls
@@ -104,3 +106,46 @@ async def test_a_client_that_never_finishes_its_request_is_cut_off(monkeypatch: 
             assert await asyncio.wait_for(reader.readuntil(b"ok"), 10)
             await asyncio.sleep(0.5)
         writer.close()
+
+
+async def test_an_authority_that_is_taken_out_is_trusted_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a restart: for new handshakes, for connections that are kept, and for streams that are under way."""
+    monkeypatch.setattr(front_module, "RELOAD_PERIOD", 0.05)
+    kept, gone = Authority(tmp_path / "kept", "kept"), Authority(tmp_path / "gone", "gone")
+    tls, serving = serving_files(tmp_path / "serving")
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(kept.pair.cert.read_bytes() + gone.pair.cert.read_bytes())
+    config = Config(front_tls=tls, client_ca=str(bundle))
+    async with cluster(FakeCluster()) as host, AsyncExitStack() as stack:
+        running = OneMember("east", None, [PODS]).front(config, host)
+        port = await running.start()
+        stack.push_async_callback(running.stop)
+
+        async def client(authority: Authority, name: str) -> tuple[aiohttp.ClientSession, asyncio.StreamReader]:
+            context = ssl.create_default_context(cafile=str(serving.pair.cert))
+            pair = authority.client(name)
+            context.load_cert_chain(pair.cert, pair.key)
+            connector = aiohttp.TCPConnector(ssl=context)
+            session = await stack.enter_async_context(aiohttp.ClientSession(f"https://127.0.0.1:{port}", connector=connector))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            stack.callback(writer.close)
+            writer.write(b"GET /api/v1/configmaps HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200" in await asyncio.wait_for(reader.readline(), 10)
+            return session, reader
+
+        (good, _), (bad, kept_open) = await client(kept, "alice"), await client(gone, "mallory")
+        for session in (good, bad):
+            async with session.get("/api/v1/configmaps") as answer:
+                assert answer.status == 200
+        bundle.write_bytes(kept.pair.cert.read_bytes())
+        await asyncio.wait_for(kept_open.read(), 10)  # to its end: the front has closed it
+        async with bad.get("/api/v1/configmaps") as answer:
+            assert answer.status == 401
+        async with good.get("/api/v1/configmaps") as answer:
+            assert answer.status == 200
+        bundle.write_text("nonsense")
+        await asyncio.sleep(0.2)
+        async with good.get("/api/v1/configmaps") as answer:
+            assert answer.status == 200, "a file that cannot be read changes nothing"

@@ -131,7 +131,7 @@ class Front:
         tls = None
         if config.front_tls.cert:
             tls = ServerTls(config.front_tls.cert, config.front_tls.key, authorities)
-            self._tasks.spawn(_renew(tls), "certificates")
+            self._tasks.spawn(_renew(tls, self._server), "certificates")
         self._listener = await asyncio.get_running_loop().create_server(
             self._server, host, port, backlog=BACKLOG,
             ssl=tls.context if tls else None, ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
@@ -240,7 +240,8 @@ class Front:
             audit.record(call, by.name, outcome, time.monotonic() - started)
 
 
-async def _renew(tls: ServerTls) -> None:
+async def _renew(tls: ServerTls, server: FrontServer) -> None:
     while True:
         await asyncio.sleep(RELOAD_PERIOD)
-        tls.reload()
+        if tls.reload():
+            server.recheck()

@@ -74,24 +74,31 @@ def warning(text: str) -> str:
 class FrontProtocol(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_head_timer", "_peer", "_pipe", "authorities")
+    __slots__ = ("_anchors", "_head_timer", "_peer", "_pipe", "authorities")
 
     def __init__(self, manager: FrontServer, **options: Any) -> None:
         super().__init__(manager, **options)
         self.authorities = manager.authorities
         self._peer: Peer | bool | None = False  # False: not looked at yet
+        self._anchors: frozenset[bytes] = frozenset()  # the authorities when it was looked at
         self._pipe: ClientPipe | None = None
         self._head_timer: asyncio.TimerHandle | None = None
 
     def peer(self) -> Peer | None:
         """Who the client's certificate says it is."""
-        if self._peer is False:
-            self._peer = None
+        if self._peer is False or self._anchors is not self.authorities.anchors:
             tls = self.transport.get_extra_info("ssl_object") if self.transport else None
-            certificate = tls.getpeercert() if tls is not None else None
-            if tls is not None and certificate:
-                self._peer = self.authorities.peer(certificate, tls.getpeercert(binary_form=True))
+            self._anchors = self.authorities.anchors
+            self._peer = self.authorities.connected(tls) if tls is not None else None
         return cast("Peer | None", self._peer)
+
+    def recheck(self) -> None:
+        """Authorities have changed: end a connection whose certificate is trusted no more, streams and tunnels too."""
+        before = self._peer
+        if before and self._anchors is not self.authorities.anchors:
+            self._peer = False
+            if self.peer() != before:
+                self.force_close()
 
     def take_over(self) -> ClientPipe:
         """Give the connection to the running handler: from now on bytes pass as they come."""
@@ -173,6 +180,11 @@ class FrontServer(web.Server):
             read_bufsize=256 * 1024,
         )
         self.authorities = authorities
+
+    def recheck(self) -> None:
+        """Authorities have changed: look at every connection's certificate again."""
+        for connection in list(self.connections):
+            cast(FrontProtocol, connection).recheck()
 
     def __call__(self) -> RequestHandler:
         return FrontProtocol(self, loop=self._loop, **self._kwargs)

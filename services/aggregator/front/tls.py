@@ -37,9 +37,10 @@ class ServerTls:
             if stamps == self._seen:
                 return False
             self.context.load_cert_chain(self._cert, self._key)
+            self._authorities.reload()
             for path in self._authorities.files():
-                self.context.load_verify_locations(path)
-        except (OSError, ssl.SSLError) as error:
+                self.context.load_verify_locations(path)  # only ever adds: Authorities know what was taken out
+        except (OSError, ValueError) as error:
             log.error("renewed certificates cannot be used: %s", error)
             return False
         self._seen = stamps

@@ -48,7 +48,7 @@ func startClients(ctx context.Context, config *rest.Config, namespace string, ou
 	kinds := []struct {
 		name  string
 		start starter
-	}{{"retry", startRetry}, {"typed", startTyped}, {"metadata", startMetadata}, {"dynamic", startDynamic}}
+	}{{"retry", startRetry}, {"typed", startTyped}, {"metadata", startMetadata}, {"dynamic", startDynamic}, {"protobuf", startProtobuf}}
 	clients, synced := []*client{}, []cache.InformerSynced{}
 	for _, kind := range kinds {
 		own, counts := counted(config)
@@ -116,6 +116,13 @@ func startTyped(ctx context.Context, config *rest.Config, namespace string, r *r
 			return api.CoreV1().Pods(namespace).Watch(ctx, options)
 		}, r)
 	return startInformer(ctx, source, &corev1.Pod{}, r)
+}
+
+// startProtobuf follows as startTyped does, and takes nothing but protobuf.
+func startProtobuf(ctx context.Context, config *rest.Config, namespace string, r *record) (*client, cache.InformerSynced, error) {
+	only := rest.CopyConfig(config)
+	only.ContentType, only.AcceptContentTypes = protobufType, protobufType
+	return startTyped(ctx, only, namespace, r)
 }
 
 func startMetadata(ctx context.Context, config *rest.Config, namespace string, r *record) (*client, cache.InformerSynced, error) {

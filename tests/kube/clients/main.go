@@ -1,8 +1,8 @@
 // Stock client-go clients that follow the pods of one namespace through the front and say what they were told.
 //
 // "follow" writes one JSON line an event to stdout, answers each line "report" on stdin with one line
-// {"report": …}, and ends when stdin does. "protobuf" gets, lists and watches as a client that prefers protobuf,
-// and writes one JSON line. "types" prints what the aggregator's protobuf.json holds; "samples" prints
+// {"report": …}, and ends when stdin does. "protobuf" does all that typed clients do, in protobuf,
+// and writes two JSON lines. "types" prints what the aggregator's protobuf.json holds; "samples" prints
 // made-up objects in both encodings, and "compare" tells which of them were translated wrongly. Exit 1 with the reason on stderr when something could not be done.
 package main
 
@@ -55,7 +55,7 @@ func run(mode, kubeconfig, namespace string) error {
 	case "follow":
 		return follow(ctx, config, namespace)
 	case "protobuf":
-		return preferProtobuf(ctx, config, namespace)
+		return inProtobuf(ctx, config, namespace)
 	}
 	return fmt.Errorf("-mode is follow, protobuf, types, samples or compare, not %q", mode)
 }

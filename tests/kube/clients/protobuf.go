@@ -12,6 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	applycorev1 "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
@@ -24,17 +27,30 @@ const (
 	podLabel     = "made=protobuf"
 )
 
-// preferProtobuf does what controllers do with pods: bodies in protobuf (as typed clients send them unless told
-// otherwise), protobuf preferred in answers, JSON taken. The media type of each answer goes to stdout.
-func preferProtobuf(ctx context.Context, config *rest.Config, namespace string) error {
+// inProtobuf does what controllers do with pods, once with protobuf preferred in answers and JSON taken, once with
+// protobuf alone; bodies are protobuf, as typed clients send them unless told otherwise. The media type of each answer
+// goes to stdout.
+func inProtobuf(ctx context.Context, config *rest.Config, namespace string) error {
+	out := newOutput(os.Stdout)
+	for _, accept := range []string{protobufType + "," + jsonType, protobufType} {
+		answers, err := steps(ctx, config, namespace, accept)
+		if err != nil {
+			return fmt.Errorf("accepting %s: %w", accept, err)
+		}
+		out.write(map[string]any{"accept": accept, "answers": answers})
+	}
+	return nil
+}
+
+func steps(ctx context.Context, config *rest.Config, namespace, accept string) (map[string]string, error) {
 	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	own, counts := counted(config)
 	own.ContentType = protobufType
-	own.AcceptContentTypes = protobufType + "," + jsonType
+	own.AcceptContentTypes = accept
 	api, err := kubernetes.NewForConfig(own)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	answers := map[string]string{}
 	for _, step := range []struct {
@@ -42,15 +58,15 @@ func preferProtobuf(ctx context.Context, config *rest.Config, namespace string) 
 		do   func(context.Context, kubernetes.Interface, string) error
 	}{
 		{"create", createPod}, {"get", getPod}, {"list", listPods}, {"watch", watchPods},
-		{"update", updatePod}, {"evict", evictPod}, {"delete", deletePod},
+		{"update", updatePod}, {"status", updateStatus}, {"apply", applyPod}, {"page", pagePods}, {"evict", evictPod},
+		{"errors", refusals}, {"delete", deletePod}, {"collection", deleteAll},
 	} {
 		if err := step.do(limited, api, namespace); err != nil {
-			return fmt.Errorf("%s: %w", step.name, err)
+			return nil, fmt.Errorf("%s: %w", step.name, err)
 		}
 		answers[step.name] = counts.snapshot().Answers
 	}
-	newOutput(os.Stdout).write(map[string]any{"answers": answers})
-	return nil
+	return answers, nil
 }
 
 func createPod(ctx context.Context, api kubernetes.Interface, namespace string) error {
@@ -124,6 +140,95 @@ func updatePod(ctx context.Context, api kubernetes.Interface, namespace string) 
 		}
 		return checked(written, err)
 	})
+}
+
+func updateStatus(ctx context.Context, api kubernetes.Interface, namespace string) error {
+	change := []byte(`{"status":{"conditions":[{"type":"example.com/Seen","status":"True"}]}}`)
+	pod, err := api.CoreV1().Pods(namespace).Patch(ctx, podName, types.StrategicMergePatchType, change, metav1.PatchOptions{}, "status")
+	return checked(pod, err)
+}
+
+func applyPod(ctx context.Context, api kubernetes.Interface, namespace string) error {
+	set := applycorev1.Pod(podName, namespace).WithAnnotations(map[string]string{"applied": "yes"})
+	pod, err := api.CoreV1().Pods(namespace).Apply(ctx, set, metav1.ApplyOptions{FieldManager: "clients", Force: true})
+	if err == nil && pod.Annotations["applied"] != "yes" {
+		return fmt.Errorf("applied: %v", pod.Annotations)
+	}
+	return checked(pod, err)
+}
+
+// pagePods walks all pods of the fleet two at a time.
+func pagePods(ctx context.Context, api kubernetes.Interface, _ string) error {
+	options, seen, last := metav1.ListOptions{Limit: 2}, 0, ""
+	for {
+		page, err := api.CoreV1().Pods("").List(ctx, options)
+		if err != nil {
+			return err
+		}
+		for _, pod := range page.Items {
+			key := pod.Namespace + "/" + pod.Name
+			if key <= last {
+				return fmt.Errorf("%s after %s", key, last)
+			}
+			last, seen = key, seen+1
+		}
+		if options.Continue = page.Continue; options.Continue == "" {
+			if seen == 0 {
+				return errors.New("no pods")
+			}
+			return nil
+		}
+	}
+}
+
+// refusals must reach the client as what they are.
+func refusals(ctx context.Context, api kubernetes.Interface, namespace string) error {
+	pods := api.CoreV1().Pods(namespace)
+	if _, err := pods.Get(ctx, "none", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		return fmt.Errorf("get of nothing: %w", err)
+	}
+	pod, err := pods.Get(ctx, podName, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	pod.ResourceVersion = "1"
+	if _, err := pods.Update(ctx, pod, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+		return fmt.Errorf("update of an old version: %w", err)
+	}
+	if _, err := pods.List(ctx, metav1.ListOptions{Continue: "x"}); !apierrors.IsBadRequest(err) {
+		return fmt.Errorf("a continue token of nobody: %w", err)
+	}
+	stream, err := pods.Watch(ctx, metav1.ListOptions{ResourceVersion: "1"})
+	if err != nil {
+		return err
+	}
+	defer stream.Stop()
+	for told := range stream.ResultChan() {
+		if told.Type == watch.Error && apierrors.IsResourceExpired(apierrors.FromObject(told.Object)) {
+			return nil
+		}
+		return fmt.Errorf("a watch from version 1: %s %v", told.Type, told.Object)
+	}
+	return errors.New("a watch from version 1 ended without an event")
+}
+
+func deleteAll(ctx context.Context, api kubernetes.Interface, namespace string) error {
+	none := int64(0)
+	gone := func(ctx context.Context) (bool, error) { // a deletion is told in two steps
+		_, err := api.CoreV1().Pods(namespace).Get(ctx, podName, metav1.GetOptions{})
+		return apierrors.IsNotFound(err), nil
+	}
+	if err := wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, gone); err != nil {
+		return err
+	}
+	if err := createPod(ctx, api, namespace); err != nil {
+		return err
+	}
+	selected := metav1.ListOptions{LabelSelector: podLabel}
+	if err := api.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &none}, selected); err != nil {
+		return err
+	}
+	return wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, gone)
 }
 
 func evictPod(ctx context.Context, api kubernetes.Interface, namespace string) error {

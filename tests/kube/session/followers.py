@@ -15,7 +15,7 @@ from deploy.local.gotool import go_version
 from tests.kube.session.tools import RunningFleet, eventually
 
 SOURCES = Path(__file__).parents[1] / "clients"
-CLIENTS = ("retry", "typed", "metadata", "dynamic")
+CLIENTS = ("retry", "typed", "metadata", "dynamic", "protobuf")
 
 
 def build(directory: Path) -> Path:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from services.aggregator import protobuf
 from services.aggregator.protobuf import to_json
+from services.common.kube.client import KubeClient
 from tests.kube.session.followers import CLIENTS, Followers, build
 from tests.kube.session.tools import Kubectl, RunningFleet, eventually
 
 AWAY = 15.0  # seconds
+PROTOBUF = "application/vnd.kubernetes.protobuf"
 VICTIMS = ("aggregator", "etcd", "scheduler", "reconciler")
 
 
@@ -151,7 +155,7 @@ def test_kills_leave_no_mark_on_streams(fleet: RunningFleet, kubectl: Kubectl, g
     assert (Counter(home) - told, told - Counter(home)) == ({}, {}), (
         "missing, or told without having happened"
     )
-    print(f"{len(retry)} events of {len({uid for _, uid in told})} pods, the same for 8 clients")
+    print(f"{len(retry)} events of {len({uid for _, uid in told})} pods, the same for {2 * len(CLIENTS)} clients")
 
 
 def recovered(member: Kubectl, name: str) -> None:
@@ -199,19 +203,76 @@ def test_member_away_while_an_informer_lists(fleet: RunningFleet, kubectl: Kubec
             recovered(fleet.member("east"), f"probe-{namespace}")
 
 
-def test_typed_client_in_protobuf(fleet: RunningFleet, kubectl: Kubectl, go_clients: Path) -> None:
-    """create, get, list, watch, update, evict, delete: bodies in protobuf, answers in JSON."""
-    done = run_go(
-        go_clients,
-        "protobuf",
-        "-kubeconfig",
-        str(fleet.layout.kubeconfig),
-        "-namespace",
-        kubectl.namespace,
-    )
-    answers = json.loads(done)["answers"]
-    taken = ("application/json", "application/vnd.kubernetes.protobuf")
-    assert all(answer.startswith(taken) for answer in answers.values()), answers
+def test_typed_clients_in_protobuf(fleet: RunningFleet, kubectl: Kubectl, go_clients: Path) -> None:
+    """All that controllers do, with JSON taken too, and with nothing but protobuf: every answer is protobuf."""
+    config, namespace = str(fleet.layout.kubeconfig), kubectl.namespace
+    lines = run_go(go_clients, "protobuf", "-kubeconfig", config, "-namespace", namespace).splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        answers = json.loads(line)["answers"]
+        assert len(answers) == 13
+        assert all(kind.startswith(PROTOBUF) for kind in answers.values()), answers
+
+
+def test_informers_are_answered_in_protobuf(fleet: RunningFleet, kubectl: Kubectl, go_clients: Path) -> None:
+    """What client-go asks for without being told: protobuf first, and metadata in protobuf."""
+    with Followers(go_clients, fleet, kubectl.namespace, watch_list=False) as followers:
+        kinds = {name: part["requests"]["answers"] for name, part in followers.report().items()}
+    assert all(kinds[name].startswith(PROTOBUF) for name in ("protobuf", "metadata")), kinds
+    assert kinds["dynamic"].startswith("application/json")
+
+
+def test_protobuf_is_the_members_own_but_for_what_is_changed(fleet: RunningFleet, kubectl: Kubectl) -> None:
+    retried(kubectl, "apply", "-f", "-", stdin=workload("Deployment", "bytes", 3))
+    eventually(lambda: settled(kubectl, 3), 60)
+    found = eventually(lambda: asyncio.run(compared(fleet, kubectl)), 30)
+    assert found == 3
+
+
+async def compared(fleet: RunningFleet, kubectl: Kubectl) -> int:
+    """Compare pods of the front's list, and of its get, with their members' own."""
+    async with AsyncExitStack() as stack:
+        clients: dict[str, KubeClient] = {}
+        for name in ("", *members_of(fleet)):
+            path = fleet.layout.cluster_kubeconfig(name) if name else fleet.layout.kubeconfig
+            clients[name] = await KubeClient.connect(yaml.safe_load(path.read_text()), name=name)
+            stack.push_async_callback(clients[name].close)
+        path = f"/api/v1/namespaces/{kubectl.namespace}/pods"
+        headers = {"Accept": PROTOBUF}
+        listed = (await clients[""].request("GET", path, headers=headers)).body
+        assert fields(fields(listed[4:])[0][1])[1] == (2, b"PodList")
+        items = [value for number, value in fields(fields(listed[4:])[1][1]) if number == 2]
+        for item in items:
+            shown = dict(fields(fields(item)[0][1]))
+            name = shown[1].decode()
+            notes = [dict(fields(value)) for number, value in fields(fields(item)[0][1]) if number == 12]
+            cluster = next(note[2].decode() for note in notes if note[1] == b"reclock.dev/cluster")
+            got = (await clients[""].request("GET", f"{path}/{name}", headers=headers)).body
+            own = (await clients[cluster].request("GET", f"{path}/{name}", headers=headers)).body
+            assert fields(got[4:])[0] == fields(own[4:])[0] and fields(got[4:])[2:] == fields(own[4:])[2:]
+            native = fields(own[4:])[1][1]
+            for body in (item, fields(got[4:])[1][1]):
+                assert fields(body)[1:] == fields(native)[1:], "all but the metadata is the member's"
+                assert unchanged(fields(body)[0][1]) == unchanged(fields(native)[0][1])
+    return len(items)
+
+
+def fields(message: bytes) -> list[tuple[int, Any]]:
+    return list(protobuf._fields(message))
+
+
+def unchanged(metadata: bytes) -> list[tuple[int, Any]]:
+    """ObjectMeta without its version, the cluster's annotation, and owners (host and member have other uids)."""
+    uids = [dict(fields(value))[4] for number, value in fields(metadata) if number == 13]
+    kept = []
+    for number, value in fields(metadata):
+        if number == 6 or (number == 12 and dict(fields(value))[1].startswith(b"reclock.dev/")):
+            continue
+        if number in (13, 17):
+            for uid in uids:
+                value = value.replace(uid, b"-" * len(uid))
+        kept.append((number, value))
+    return kept
 
 
 def test_protobuf_bodies_mean_what_client_go_meant(go_clients: Path) -> None:
