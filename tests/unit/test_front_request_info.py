@@ -76,6 +76,13 @@ def test_prefix_without_resource_is_refused() -> None:
         parse("GET", "/api/v1/watch", "")
 
 
+@pytest.mark.parametrize("path", ["/api/v1/pods%", "/api/v1/pods/a%2", "/healthz%zz", "/clusters/east/%"])
+def test_escapes_that_are_none_are_refused(path: str) -> None:
+    with pytest.raises(MalformedPath) as caught:
+        parse("GET", path, "")
+    assert caught.value.code == 400
+
+
 def test_watch_prefix() -> None:
     assert is_watch_prefix("/api/v1/watch/pods")
     assert is_watch_prefix("/apis/apps/v1/watch/namespaces/a/controllerrevisions")

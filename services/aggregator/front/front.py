@@ -200,7 +200,7 @@ class Front:
         try:
             info = parse(request.method, url.raw_path, url.raw_query_string)
         except MalformedPath as error:
-            raise StatusError(404, "NotFound", str(error)) from None
+            raise StatusError(error.code, None, str(error)) from None
         by = await self._authenticator.user(request, request.connection.peer())
         if by is None:
             if not is_public(info.path) or info.cluster is not None:

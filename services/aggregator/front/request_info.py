@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import cast
 from urllib.parse import parse_qs, unquote
@@ -16,8 +17,15 @@ _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH
 _CACHE_LIMIT = 4096
 
 
+_BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
 class MalformedPath(ValueError):
-    """The path starts like a resource request and names no resource."""
+    """The path starts like a resource request and names no resource (404), or cannot be decoded (400)."""
+
+    def __init__(self, message: str, code: int = 404) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,8 @@ def parse(method: str, raw_path: str, query_string: str) -> RequestInfo:
     """
     place = _places.get(raw_path)
     if place is None:
+        if _BAD_ESCAPE.search(raw_path):  # Go refuses it; read in another way here it would be judged by another name
+            raise MalformedPath(f"invalid URL escape in {raw_path}", 400)
         place = _parse_path(unquote(raw_path) if "%" in raw_path else raw_path)
         if len(_places) >= _CACHE_LIMIT:
             _places.clear()

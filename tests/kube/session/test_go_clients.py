@@ -210,7 +210,7 @@ def test_typed_clients_in_protobuf(fleet: RunningFleet, kubectl: Kubectl, go_cli
     assert len(lines) == 2
     for line in lines:
         answers = json.loads(line)["answers"]
-        assert len(answers) == 13
+        assert len(answers) == 12
         assert all(kind.startswith(PROTOBUF) for kind in answers.values()), answers
 
 
