@@ -13,7 +13,7 @@ from tests.unit.path_model import Place, place_of, unescape
 
 WORDS = ["api", "v1", "namespaces", "pods", "watch", "proxy", "web", "kube-system", "exec", "status", "clusters", "east",
          "west", ".", "..", "", "w?b", "w#b", "é", "a\\b", "a\x00b", "a%b", "pods;x", "namespaces/kube-system"]  # fmt: skip
-HEADS = ["/api/v1/namespaces/", "/api/v1/", "/clusters/east/", "/clusters/east/api/v1/namespaces/", "/", "//", "/clusters/", "/clusters//"]
+HEADS = ["/api/v1/namespaces/", "/api/v1/", "/api/v1/namespaces/web/pods/", "/api/v1/namespaces/%77eb/%70ods/", "/clusters/east/", "/clusters/east/api/v1/namespaces/", "/", "//", "/clusters/", "/clusters//"]
 JOINTS = ["/", "/", "/", "//", "%2F", "%252f", "/%2e%2e/", "\\", ";"]
 COUNT = 600
 
