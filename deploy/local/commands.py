@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from deploy.local.pki import KeyPair
@@ -38,20 +38,28 @@ HOST_CONTROLLERS = ("*", *(f"-{name}" for name in HOST_WITHOUT))
 FRONT_CONTROLLERS = ("deployment-controller",)
 
 
-def etcd(binary: Path, data: Path, port: int, peer_port: int, *, fsync: bool) -> list[str]:
-    """One etcd on loopback, plain HTTP. `fsync=False` survives kill -9 (the page cache lives on), not a power cut."""
+def etcd(
+    binary: Path, data: Path, port: int, peer_port: int, *, fsync: bool, name: str = "default",
+    peers: Mapping[str, int] | None = None, compacts: bool = True,
+) -> list[str]:  # fmt: skip
+    """One etcd on loopback, plain HTTP. `fsync=False` survives kill -9 (the page cache lives on), not a power cut.
+
+    `peers`: peer port of every member of its cluster, by name, itself included; alone when it is not given.
+    `compacts`: by itself, to the last five minutes; the clock's etcd is compacted by the clock.
+    """
     client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{peer_port}"
+    whole = ",".join(f"{one}=http://{LOOPBACK}:{at}" for one, at in (peers or {name: peer_port}).items())
     command = [
         str(binary),
-        "--name=default",
+        f"--name={name}",
         f"--data-dir={data}",
         f"--listen-client-urls={client}",
         f"--advertise-client-urls={client}",
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
-        f"--initial-cluster=default={peer}",
+        f"--initial-cluster={whole}",
         "--log-level=warn",
-        "--auto-compaction-retention=5m",
+        f"--auto-compaction-retention={'5m' if compacts else '0'}",
         "--quota-backend-bytes=4294967296",
         "--watch-progress-notify-interval=5s",
     ]

@@ -1,7 +1,8 @@
 """Commands to a running fleet over a socket in its directory: `python -m deploy.local.ctl --dir .reclock ps`.
 
 One JSON object a line each way. Request: {"op": one of OPS, "name": process or member name, or a glob of process
-names}. Answer: {"ok": true, "processes": [...]} or {"ok": false, "error": text}.
+names}; with op "link" a link's name or glob, "fault" (see `deploy.local.proxy`), "latency" and "bandwidth". Answer:
+{"ok": true, "processes": [...], "links": {...}} or {"ok": false, "error": text}.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ OPS = (
     "restart",
     "pause",
     "resume",
+    "link",
     "add-member",
     "remove-member",
     "shutdown",
@@ -58,7 +60,8 @@ class Control:
             answer: dict[str, Any]
             try:
                 await self._do(json.loads(line))
-                answer = {"ok": True, "processes": self._fleet.describe()["processes"]}
+                whole = self._fleet.describe()
+                answer = {"ok": True, "processes": whole["processes"], "links": whole["links"]}
             except (FleetFailed, ValueError, TypeError) as error:
                 answer = {"ok": False, "error": str(error)}
             writer.write(json.dumps(answer).encode() + b"\n")
@@ -71,6 +74,11 @@ class Control:
             raise ValueError(f"unknown command {op!r}; allowed: {', '.join(OPS)}")
         if op == "shutdown":
             self._on_shutdown()
+        elif op == "link":
+            figures = {key: request[key] for key in ("latency", "bandwidth") if key in request}
+            for link in self._fleet.links.matching(name):
+                link.set(str(request.get("fault", "")), **figures)
+            self._fleet.write_json()
         elif op == "add-member":
             await self._fleet.add_member(name)
         elif op == "remove-member":
@@ -102,13 +110,13 @@ async def _apply(op: str, process: Process) -> None:
         await {"stop": process.stop, "kill9": process.kill9, "restart": process.restart}[op]()
 
 
-def ask(path: Path, op: str, name: str = "", timeout: float = 180.0) -> dict[str, Any]:
-    """Sends one command and returns the answer. Raises FleetFailed when no fleet listens or it refuses."""
+def ask(path: Path, op: str, name: str = "", timeout: float = 180.0, **more: Any) -> dict[str, Any]:
+    """Sends one command and returns the answer; `more` are further fields of the request. Raises FleetFailed when no fleet listens or it refuses."""
     with _short_path(path) as short, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
         try:
             connection.connect(short)
-            connection.sendall(json.dumps({"op": op, "name": name}).encode() + b"\n")
+            connection.sendall(json.dumps({"op": op, "name": name, **more}).encode() + b"\n")
             with connection.makefile("rb") as stream:
                 answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
         except (FileNotFoundError, ConnectionError) as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from deploy.local.control import OPS, ask
 from deploy.local.errors import FleetFailed
 from deploy.local.layout import Layout
+from deploy.local.proxy import FAULTS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -17,17 +18,23 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, default=Path(".reclock"))
     parser.add_argument("op", choices=OPS)
     parser.add_argument(
-        "name", nargs="?", default="", help="a process (or glob: 'east-*'), or the new member"
+        "name", nargs="?", default="", help="a process (or glob: 'east-*'), a link, or the new member"
     )
+    parser.add_argument("fault", nargs="?", default="", help=f"link: {', '.join(FAULTS)}")
+    parser.add_argument("--latency", type=float, default=0.2, help="link slow: seconds each way")
+    parser.add_argument("--bandwidth", type=int, default=0, help="link slow: bytes a second each way")
     arguments = parser.parse_args(argv)
+    more = {"fault": arguments.fault, "latency": arguments.latency, "bandwidth": arguments.bandwidth}
     try:
-        answer = ask(Layout(arguments.dir).control, arguments.op, arguments.name)
+        answer = ask(Layout(arguments.dir).control, arguments.op, arguments.name, **more)
     except FleetFailed as error:
         print(error, file=sys.stderr)
         return 1
     for process in answer["processes"]:
         ports = " ".join(f"{kind}={port}" for kind, port in process["ports"].items())
         print(f"{process['name']:28} {process['state']:10} {process['pid'] or '-':>7}  {ports}")
+    for name, link in answer["links"].items():
+        print(f"{name:28} {link['fault']:10} {link['connections']:>7}  port={link['port']}")
     return 0
 
 

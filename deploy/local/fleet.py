@@ -17,12 +17,15 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from deploy.local.binaries import Binaries
+from deploy.local.commands import LOOPBACK
 from deploy.local.kube import ControlPlane, Say
 from deploy.local.layout import Layout
+from deploy.local.links import Links
 from deploy.local.pki import write_private
 from deploy.local.ports import Ports
 from deploy.local.process import Process
@@ -56,6 +59,8 @@ class Fleet:
         keep_alive: bool,
         usual_ports: bool,
         aggregators: int,
+        etcd_members: int,
+        faults: bool,
         say: Say,
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
@@ -67,10 +72,12 @@ class Fleet:
         self._keep_alive = keep_alive
         self._usual_ports = usual_ports
         self._aggregators = aggregators
+        self._etcd_members = etcd_members
         self._say = say
         self._providers = providers
         self._placement = placement
         self._ports = Ports()
+        self.links = Links(self._ports, on=faults)
         self._numbers = itertools.count()
         self._binaries = Binaries.find()
         self._ticker: asyncio.Task[None] | None = None
@@ -87,6 +94,8 @@ class Fleet:
         keep_alive: bool = False,
         ticks: bool = False,
         aggregators: int = 1,
+        etcd_members: int = 1,
+        faults: bool = False,
         say: Say = quiet,
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
@@ -95,12 +104,14 @@ class Fleet:
 
         `services` starts Reclock too; `usual_ports` takes the documented ports when they are free; `keep_alive`
         restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow;
-        `aggregators` over one etcd, each with a front and a kubeconfig of its own; `providers` and `placement` as
-        `Services` has them.
+        `aggregators` over one etcd, each with a front and a kubeconfig of its own; `etcd_members` of that etcd;
+        `faults`: links between the parts that can be made to fail (`links`); `providers` and `placement` as `Services`
+        has them.
         Raises FleetFailed: BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log) and others.
         """
         fleet = cls(
             directory, keep_alive=keep_alive, usual_ports=usual_ports, aggregators=aggregators, say=say,
+            etcd_members=etcd_members, faults=faults,
             providers=providers, placement=placement,
         )  # fmt: skip
         claim = fleet.layout.prepare()
@@ -145,6 +156,7 @@ class Fleet:
             del self.members[name]
             raise
         self._publish(cluster)
+        await self.links.start()
         self.write_json()
         return cluster
 
@@ -177,6 +189,10 @@ class Fleet:
                 }
                 for name, cluster in self.clusters.items()
             },
+            "links": {
+                name: {"port": link.port, "target": link.target, "fault": link.fault, "connections": link.connections}
+                for name, link in self.links.named.items()
+            },
             "processes": [
                 {
                     "name": process.name,
@@ -207,6 +223,7 @@ class Fleet:
         await together(cluster.start(self._say) for cluster in self.clusters.values())
         for cluster in self.clusters.values():
             self._publish(cluster)
+        await self.links.start()
         self.write_json()
         if services:
             await self._start_services()
@@ -224,7 +241,10 @@ class Fleet:
             providers=self._providers,
             placement=self._placement,
             aggregators=self._aggregators,
+            etcd_members=self._etcd_members,
+            route=self.links.route,
         )
+        await self.links.start()
         await self.services.start(self._say)
         self.write_json()
 
@@ -244,6 +264,8 @@ class Fleet:
         write_private(self.layout.cluster_kubeconfig(cluster.name), cluster.kubeconfig.read_bytes())
         if cluster.is_member:
             access = cluster.access("system:reclock")
+            port = self.links.route(f"services->{cluster.name}", cluster.port)
+            access = replace(access, server=f"https://{LOOPBACK}:{port}")
             access.write(self.layout.member_kubeconfig(cluster.name))
 
     async def _stop(self) -> None:
@@ -255,6 +277,7 @@ class Fleet:
         clusters = [self.host, *self.members.values()] if hasattr(self, "host") else []
         # The data goes with the processes, so nothing is gained by letting them finish.
         await asyncio.gather(*(cluster.stop(grace=0) for cluster in clusters))
+        await self.links.stop()
         self._ports.release()
 
     async def _tick(self) -> None:

@@ -3,7 +3,7 @@
 `fleet.json`: {"engine", "pid" (of the supervisor), "front" (URL), "fronts": {aggregator: {"url", "kubeconfig"}},
 "services": {name: {address key: address}},
 "clusters": {name: {"kubeconfig", "server", "member": bool}}, "processes": [{"name", "pid", "state", "ports", "log",
-"restarts", "command"}]}.
+"restarts", "command"}], "links": {name: {"port", "target", "fault", "connections"}}}.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,17 @@ FRONT_CONTROLLER_MANAGER = "front-controller-manager"
 _STOP_SECONDS = 10.0
 
 
+Route = Callable[[str, int], int]
+"""Given a link's name (`client->aggregator`) and the port behind it, the port that clients use."""
+
+
+def direct(link: str, port: int) -> int:
+    """No links: clients use the port itself."""
+    return port
+
+
 class Services:
-    """Reclock's processes by name: `etcd`, `discovery`, `scheduler`, `scheduler-worker-<member>`, `aggregator` (then
+    """Reclock's processes by name: `etcd` (or `etcd-1`, `etcd-2`, …), `discovery`, `scheduler`, `scheduler-worker-<member>`, `aggregator` (then
     `aggregator-2`, …), `reconciler`, `front-controller-manager`. Nothing runs before `start`.
     """
 
@@ -49,10 +58,15 @@ class Services:
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
         aggregators: int = 1,
+        etcd_members: int = 1,
+        route: Route = direct,
     ) -> None:
         """`providers`: discovery's, instead of the one that finds the fleet's own members. Without `placement`
-        there is no scheduler and no deployment controller: enough for controllers.
+        there is no scheduler and no deployment controller: enough for controllers. `route` puts links that can be made
+        to fail before aggregators' etcd and clients' fronts.
         """
+        self._route = route
+        self.etcds = ["etcd"] if etcd_members == 1 else [f"etcd-{number + 1}" for number in range(etcd_members)]
         self._layout = layout
         self._host = host
         self._providers = list(providers)
@@ -78,7 +92,10 @@ class Services:
     @property
     def fronts(self) -> dict[str, str]:
         """The URL of each aggregator's front."""
-        return {name: f"https://{LOOPBACK}:{port}" for name, port in self.front_ports.items()}
+        return {
+            name: f"https://{LOOPBACK}:{self._route(f'client->{name}', port)}"
+            for name, port in self.front_ports.items()
+        }
 
     def front_access(
         self, user: str = "admin", groups: Sequence[str] = ("system:masters",), aggregator: str = "aggregator"
@@ -91,11 +108,11 @@ class Services:
         """Installs the CRDs and defaults on the host, starts everything, and returns when all of it is ready."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        etcd = self.processes["etcd"]
-        await asyncio.gather(etcd.start(), install(self._host.api, say))
-        await etcd.wait_ready(timeout)
+        etcds = [self.processes[name] for name in self.etcds]
+        await asyncio.gather(install(self._host.api, say), *(etcd.start() for etcd in etcds))
+        await asyncio.gather(*(etcd.wait_ready(timeout) for etcd in etcds))
         last = self.processes.get(FRONT_CONTROLLER_MANAGER)
-        services = [process for process in self.processes.values() if process not in (etcd, last)]
+        services = [process for process in self.processes.values() if process not in (*etcds, last)]
         await asyncio.gather(*(process.start() for process in services))
         say(f"starting {', '.join(process.name for process in services)}")
         for process in services:
@@ -110,11 +127,11 @@ class Services:
     async def stop(self, grace: float = _STOP_SECONDS) -> None:
         """Ends the services in order (each gets `grace` seconds), their etcd last."""
         everything = dict(self.processes)
-        etcd = everything.pop("etcd")
+        etcds = [everything.pop(name) for name in self.etcds]
         if (last := everything.pop(FRONT_CONTROLLER_MANAGER, None)) is not None:
             await last.stop(0)
         await asyncio.gather(*(process.stop(grace) for process in everything.values()))
-        await etcd.stop(0)
+        await asyncio.gather(*(etcd.stop(0) for etcd in etcds))
 
     def describe(self) -> dict[str, Any]:
         """What `fleet.json` says of the services."""
@@ -124,14 +141,14 @@ class Services:
         }
 
     def _add_etcd(self, binaries: Binaries) -> None:
-        port, peer = self._ports.take(), self._ports.take()
-        self.etcd_endpoint = f"{LOOPBACK}:{port}"
-        self._add(
-            "etcd",
-            commands.etcd(binaries.etcd, self._state / "etcd", port, peer, fsync=True),
-            ready=f"http://{LOOPBACK}:{port}/health",
-            ports={"client": port, "peer": peer},
-        )
+        self.etcd_ports = {name: self._ports.take() for name in self.etcds}
+        peers = {name: self._ports.take() for name in self.etcds}
+        for name, port in self.etcd_ports.items():
+            command = commands.etcd(
+                binaries.etcd, self._state / name, port, peers[name], fsync=True, name=name, peers=peers, compacts=False
+            )
+            ports = {"client": port, "peer": peers[name]}
+            self._add(name, command, ready=f"http://{LOOPBACK}:{port}/health", ports=ports)
 
     def _add_services(self) -> None:
         addresses = {f"{name}Address": f"{LOOPBACK}:{self.grpc[name]}" for name in GRPC_PORTS}
@@ -150,15 +167,13 @@ class Services:
         front = {
             "frontTls": {"cert": str(serving.cert), "key": str(serving.key)},
             "clientCa": str(self._host.authority.pair.cert),
-            "etcd": {"endpoints": [self.etcd_endpoint]},
             "discoveryAddress": discovery,
             "schedulerAddress": scheduler,
         }
         for name, port in self.front_ports.items():
-            self._python(
-                name, "aggregator", {"frontAddress": f"{LOOPBACK}:{port}", **front}, self.grpc[name],
-                self.http[name], {"https": port},
-            )  # fmt: skip
+            etcds = [f"{LOOPBACK}:{self._route(f'{name}->{etcd}', at)}" for etcd, at in self.etcd_ports.items()]
+            own = {"frontAddress": f"{LOOPBACK}:{port}", "etcd": {"endpoints": etcds}}
+            self._python(name, "aggregator", {**own, **front}, self.grpc[name], self.http[name], {"https": port})
         reading = self.front_access("system:reclock:reconciler").write(
             self._state / "reconciler-front.kubeconfig"
         )

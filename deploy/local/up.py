@@ -26,6 +26,8 @@ def main(argv: list[str] | None = None) -> int:
         help="of discovery, instead of the one that finds the members: '{\"type\": \"kind\"}'",
     )  # fmt: skip
     parser.add_argument("--no-placement", action="store_true", help="no scheduler: enough for controllers")
+    parser.add_argument("--etcd-members", type=int, default=1, help="members of Reclock's etcd")
+    parser.add_argument("--faults", action="store_true", help="links that `ctl link` can cut, slow down, hang")
     arguments = parser.parse_args(argv)
     members = [name for name in arguments.members.split(",") if name]
     say = printer("fleet")
@@ -42,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
                 say=say,
                 providers=arguments.provider,
                 placement=not arguments.no_placement,
+                etcd_members=arguments.etcd_members,
+                faults=arguments.faults,
             ) as fleet,
             Control(fleet, stop).serving(),
         ):
