@@ -180,6 +180,22 @@ async def test_show_is_504_when_the_log_does_not_come(fleet: Fleet) -> None:
     assert caught.value.code == 504 and service
 
 
+async def test_two_objects_with_one_member_version(fleet: Fleet) -> None:
+    """The log has reached the version by the other object: this one's state is still on its way, not passed over."""
+    first, second = pod("a"), pod("b")
+    for obj in (first, second):
+        obj["metadata"]["resourceVersion"] = "150"
+    waiting = asyncio.create_task(fleet.clock.wait_version("east", "default", "b", second["metadata"]["uid"], 150, timeout=5))
+    fleet.clock.log("east", first)
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    fleet.clock.log("east", second)
+    marker = await waiting
+    assert marker is not None and (marker.name, marker.fleet) == ("b", fleet.clock.head)
+    passed = await fleet.clock.wait_version("east", "default", "c", "uid", 149, timeout=5)
+    assert passed is None, "what lies before the position and is not in the log was passed over"
+
+
 async def test_show_leaves_a_status_as_it_is(fleet: Fleet) -> None:
     body = b'{"kind":"Status","apiVersion":"v1","status":"Success"}'
     assert await fleet.reads.show(fleet.clock, "east", body) == body  # type: ignore[arg-type]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from reads_fake import Fleet, fleet_of, pod, status
+
+from services.aggregator.reads.tokens import Token, TokenCodec
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -260,8 +264,18 @@ async def test_bad_and_foreign_tokens_are_400(fleet: Fleet) -> None:
     for bad in ("garbage", token[:-2] + ("AA" if not token.endswith("AA") else "BB"), "%C3%A4"):
         code, body = await fleet.get(f"/api/v1/pods?limit=2&continue={bad}")
         assert code == 400 and body["reason"] == "BadRequest", bad
-    code, body = await fleet.get(f"/api/v1/pods?limit=2&labelSelector=a&continue={token}")
-    assert code == 400
+    for at in range(0, len(token), 7):  # altered anywhere
+        bad = token[:at] + ("A" if token[at] != "A" else "B") + token[at + 1 :]
+        assert (await fleet.get(f"/api/v1/pods?limit=2&continue={bad}"))[0] == 400, at
+    for query in ("labelSelector=a", "fieldSelector=metadata.name%3Dp3"):  # of another request
+        assert (await fleet.get(f"/api/v1/pods?limit=2&{query}&continue={token}"))[0] == 400
+    assert (await fleet.get(f"/api/v1/namespaces/default/pods?limit=2&continue={token}"))[0] == 400
+    raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+    walk = msgspec.msgpack.decode(raw[16:], type=Token)
+    for fleet_id, secret in (("another", b"secret"), ("fleet", b"another")):
+        foreign = TokenCodec(fleet_id, secret).encode(walk)
+        assert (await fleet.get(f"/api/v1/pods?limit=2&continue={foreign}"))[0] == 400
+    assert (await fleet.get(f"/api/v1/pods?limit=2&continue={TokenCodec('fleet', b'secret').encode(walk)}"))[0] == 200
     code, body = await fleet.get(f"/api/v1/pods?limit=2&resourceVersion=5&continue={token}")
     assert code == 400
 

@@ -37,6 +37,10 @@ LEARN_TRIES = 2  # times that a watch asks members that were away what matched a
 RECHECK = 30.0  # seconds between looks at what members let the client see
 
 
+class NotKnown(Exception):
+    """The next event is of a member that cannot be asked whether the client may see it: the watch ends before it."""
+
+
 class WatchSession:
     """One watch request."""
 
@@ -77,6 +81,8 @@ class WatchSession:
         except Restart as reason:
             log.info("watch of %s: its initial state is gone: %s", self._aggregated.key, reason)
             await self._fail(expired("The resourceVersion for the provided watch is too old."))
+        except NotKnown as reason:
+            log.info("watch of %s ends before an event of %s, which cannot be asked", self._aggregated.key, reason)
         finally:
             self._release()
         assert self._response is not None
@@ -160,6 +166,7 @@ class WatchSession:
         if self._aggregated.authorization == "Member":
             # Also not of members that could not be asked, or join later: their consent ends this watch (_recheck).
             watcher.granted = self._granted
+            watcher.ask = self._ask
         watcher.switch = lambda: self._switch(watcher)
         watcher.learn = self._learn_set
         watcher.recheck = self._recheck
@@ -308,6 +315,21 @@ class WatchSession:
         self._granted = frozenset(granted)
         self._left.denied |= {c: "it does not let this user watch" for c in clusters
                               if c not in self._granted and c not in self._left.away and c not in self._left.denied}
+
+    async def _ask(self, cluster: str) -> None:
+        """An event of a member that had not been asked: passed over only if it says no.
+
+        The client goes on from its last version: an event passed over before the member consents would be lost to it.
+        """
+        left = LeftOut()
+        if cluster in self.clock.members:
+            await self._scope.permitted(self._call, self._aggregated, self.clock, [cluster], left, "watch")
+        if cluster in left.away:
+            raise NotKnown(cluster)
+        if cluster not in left.denied:  # it consents, or has left the fleet with what the client may have seen
+            raise expired("the clusters that this user may watch have changed")
+        assert self._watching is not None
+        self._watching.denied |= {cluster}
 
     async def _recheck(self) -> None:
         """Raise 410 when the watch must begin anew: under another authorisation, or by somebody else."""

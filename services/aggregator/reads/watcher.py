@@ -61,6 +61,7 @@ class Watcher:
         self.feeds: Feeds | None = None
         self.switch: Callable[[], Awaitable[None]] | None = None  # looks for a better feed
         self.learn: Callable[[], Awaitable[None]] | None = None  # asks again for what the judge could not be told
+        self.ask: Callable[[str], Awaitable[None]] | None = None  # about a cluster that is in neither set; raises mostly
         self.recheck: Callable[[], Awaitable[None]] | None = None  # raises when the permitted members changed
         self._clock, self._aggregated, self._options = clock, aggregated, options
         self._frames, self._judge, self._presenter, self._write = frames, judge, presenter, write
@@ -113,6 +114,9 @@ class Watcher:
                 if frame:
                     self._out.append(frame)
                     self._out_size += len(frame)
+            elif entry.cluster not in self.denied and self.ask is not None:
+                await self._flush()
+                await self.ask(entry.cluster)
             if feeds.shown.private:
                 for feed in feeds.all():
                     feed.consumed(entry)
