@@ -6,7 +6,8 @@ import math
 
 import msgspec
 
-from services.common.config import TLS, ServiceConfig, check_listen
+from services.common.config import ServiceConfig, check_listen
+from services.common.etcd_endpoint import EtcdLogin, EtcdTls
 
 
 class EtcdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -16,7 +17,8 @@ class EtcdConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     """Client addresses, `host:port`."""
     prefix: str = "/reclock/reconciler/v1/"
     """Prefix of every key; one fleet per prefix."""
-    tls: TLS = msgspec.field(default_factory=TLS)
+    tls: EtcdTls = msgspec.field(default_factory=EtcdTls)
+    login: EtcdLogin = msgspec.field(default_factory=EtcdLogin)
 
 
 class LocalUser(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):

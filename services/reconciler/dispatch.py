@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -52,6 +53,10 @@ class Dispatcher:
                 return
             try:
                 await self._one(item)
+            except asyncio.CancelledError:
+                # Not ended: whoever works next has to run it again.
+                self._queue.add(item.cluster, item.key, item.priority)
+                raise
             finally:
                 self._queue.done(item)
 

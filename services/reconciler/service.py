@@ -13,14 +13,14 @@ import grpc
 
 from _fastpath.fair_queue import FairQueue
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
-from reclock.reconciler.v1 import reconciler_pb2_grpc
+from reclock.reconciler.v1 import peer_pb2_grpc, reconciler_pb2_grpc
 from services.common.errors import StatusError, from_rpc
 from services.common.fleet import FleetWatcher
 from services.common.grpc import channel
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import NAMESPACES
 from services.common.service import Service
-from services.common.tasks import Backoff
+from services.common.tasks import Backoff, Tasks
 from services.reconciler.aggregations import Aggregations
 from services.reconciler.applier import Applier
 from services.reconciler.config import ReconcilerConfig
@@ -33,6 +33,8 @@ from services.reconciler.members import Members
 from services.reconciler.metrics import QueueMetrics
 from services.reconciler.names import HOST, Obj
 from services.reconciler.router import Router
+from services.reconciler.work.hub import Hub
+from services.reconciler.work.peer_servicer import PeerServicer
 from services.reconciler.work.queues import QueueServicer
 from services.reconciler.work.service import WorkService
 from services.reconciler.work.servicer import WorkServicer
@@ -81,6 +83,9 @@ class ReconcilerService(Service[ReconcilerConfig]):
             reconciler_pb2_grpc.add_ReconcilerServiceServicer_to_server,
             WorkServicer(self.work.parts), f"{name}ReconcilerService",
         )  # fmt: skip
+        self.grpc.add(
+            peer_pb2_grpc.add_PeerServiceServicer_to_server, PeerServicer(self.work.parts), f"{name}PeerService"
+        )
         self._client = await KubeClient.connect(
             Path(self.config.host.kubeconfig), name=HOST, user_agent=USER_AGENT
         )
@@ -113,16 +118,28 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self.tasks.spawn(context.events.run(), "events", root=True)
         await self._read(host)
         self.fleet.subscribe(members)
-        self.work.begin(client, self.fleet)
+        hub = self.work.begin(client, self.fleet, lambda: self.grpc.bound)
         self.tasks.spawn(self.fleet.run(), "fleet", root=True)
         # Without the fleet nothing would seem to have copies, and everything could go.
         await self.fleet.synced.wait()
         self.work.fleet_known()
         router.started = True
         dispatcher = Dispatcher(context, self.queue, owners)
-        for number in range(self.config.workers):
-            self.tasks.spawn(dispatcher.work(), f"worker {number}")
-        log.info("working for fleet %s", fleet_id)
+        self.tasks.spawn(self._lead(hub, dispatcher, fleet_id), "lead", root=True)
+
+    async def _lead(self, hub: Hub, dispatcher: Dispatcher, fleet_id: str) -> None:
+        """Work while this replica has the host; the caches are followed all the time, so that it can start at once."""
+        while True:
+            await hub.leading.wait()
+            log.info("working for fleet %s", fleet_id)
+            workers = Tasks("built-in", self._task_failed)
+            for number in range(self.config.workers):
+                workers.spawn(dispatcher.work(), f"worker {number}")
+            try:
+                await hub.following.wait()
+                log.warning("another replica has the host now, or may have: the built-in controllers pause here")
+            finally:
+                await workers.close()
 
     async def _release(self, name: str, since: datetime, left: list[str], count: int) -> None:
         """Tell discovery that a member may go; that it is back, or gone, by now is said by the fleet's stream."""

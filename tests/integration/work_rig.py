@@ -192,9 +192,9 @@ class Worker:
         await self.until(lambda: len(self.of(kind)) >= number)
         return self.of(kind)[number - 1]
 
-    async def requests(self, number: int) -> list[pb.Request]:
+    async def requests(self, number: int, patience: float = PATIENCE) -> list[pb.Request]:
         """The first so many requests."""
-        await self.until(lambda: len(self.of("request")) >= number)
+        await self.until(lambda: len(self.of("request")) >= number, patience)
         return list(self.of("request"))
 
     async def refused(self) -> grpc.aio.AioRpcError:

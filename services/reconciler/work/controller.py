@@ -48,8 +48,9 @@ class Controller:
     """See the module. `closed` once nobody works and it was given up."""
 
     def __init__(
-        self, spec: ControllerSpec, feeds: Feeds, lease: float, replica: str, failed: Callable[[str, BaseException | None], None],
-        elsewhere: Elsewhere = nowhere, now: Callable[[], float] = time.monotonic,
+        self, spec: ControllerSpec, feeds: Feeds, lease: float, failed: Callable[[str, BaseException | None], None],
+        elsewhere: Elsewhere = nowhere, valid: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.spec = spec
         self.queue = FairQueue(
@@ -65,7 +66,7 @@ class Controller:
         self.tasks = Tasks(f"controller {spec.name}", failed)
         self.sources = Sources(feeds, self._event, lambda cluster, ident: self.indexes.drop(cluster, ident))
         self.maps = Maps(lambda: self.seats, lease, now)
-        self.handout = Handout(self, lease, replica, now)
+        self.handout = Handout(self, lease, valid, now)
         self.tasks.spawn(self.handout.pump(), "pump")
         self.tasks.spawn(self.handout.watch_leases(), "leases", root=True)
 
@@ -149,6 +150,12 @@ class Controller:
             if source.is_fleet and self.spec.cluster_selector.matches(obj["metadata"].get("labels") or {}):
                 self._event(source, HOST, event, obj, old, initial)
 
+    def hold(self, cluster: str) -> bool:
+        """Hand out nothing more of a cluster that is `held`; whether nothing of it is in flight."""
+        if cluster in self.parts:
+            self._pause(cluster)
+        return not any(lease.target.cluster == cluster for lease in self.handout.leases)
+
     def replay(self, cluster: str) -> None:
         """Make the requests anew that objects of other clusters make for one whose owner has changed."""
         for source in self.spec.sources:
@@ -185,7 +192,8 @@ class Controller:
             self.queue.set_cap(cluster, self.steering.cap(self.spec, cluster))
 
     def _pause(self, cluster: str) -> None:
-        held = cluster in self.steering.paused or self.parts[cluster].opening is not None
+        part = self.parts[cluster]
+        held = cluster in self.steering.paused or part.opening is not None or part.engaged.held
         (self.queue.pause if held else self.queue.resume)(cluster)
 
     def _open(self, part: Part) -> None:

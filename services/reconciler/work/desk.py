@@ -34,7 +34,7 @@ class LocalDesk:
         worker = session.worker
         self._seat = Seat(self, worker.name, session.user, worker.max_in_flight, worker.version, hub.replica)
         session.join(self)
-        self._controller = hub.register(session.spec, self._seat)
+        self._controller = hub.register(session.spec, self._seat, session.registered_us)
 
     # Desk.
 

@@ -33,6 +33,8 @@ REMEMBERED = 10_000
 BURST = 64
 """Requests handed out before others of the event loop have their turn."""
 WARN_AFTER = 5
+INVALID_PAUSE = 0.05
+"""Seconds until it is looked again whether this replica may hand out."""
 
 
 def duration(value: float) -> Duration:
@@ -44,11 +46,14 @@ def duration(value: float) -> Duration:
 class Handout:
     """The pump and the leases of one controller on one replica."""
 
-    def __init__(self, controller: Controller, lease: float, replica: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self, controller: Controller, lease: float, valid: Callable[[], bool], now: Callable[[], float]
+    ) -> None:
         self._controller = controller
         self._queue = controller.queue
         self._now = now
-        self.replica = replica
+        self._valid = valid
+        """Whether this replica still owns for sure what it owned; asked before each lease is given or renewed."""
         self.leases = Leases(controller.queue, lease, now)
         self._credit = asyncio.Event()
         self._leased = asyncio.Event()
@@ -84,6 +89,9 @@ class Handout:
                 self._ask()
                 if not self._credit.is_set():
                     await self._credit.wait()
+                continue
+            if not self._valid():
+                await asyncio.sleep(INVALID_PAUSE)
                 continue
             item = self._queue.get_nowait()
             if item is not None:
@@ -176,13 +184,15 @@ class Handout:
         renewed = []
         for token in tokens:
             lease = self.leases.get(token)
-            if lease is not None and lease.seat is seat and not lease.cancelled:
+            if lease is not None and lease.seat is seat and not lease.cancelled and self._valid():
                 self.leases.renew(lease)
                 renewed.append(token)
         seat.deliver(renewed=pb.Renewed(sequence=beat.sequence, tokens=renewed))
 
     def resume(self, seat: Seat, resume: pb.Resume) -> None:
         """Give the worker's leases to its new stream; what it runs no more is anybody's at once."""
+        if not self._valid():
+            return
         held = {each.token: each for each in resume.held}
         named = set(resume.tokens) | set(held)
         resumed = []

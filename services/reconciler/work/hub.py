@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,15 +44,24 @@ class Hub:
         self.watchers: list[Watcher] = []
         self.route: Callable[[str, Target, int], None] | None = None
         """Takes requests for clusters of other replicas."""
+        self.valid: Callable[[], bool] = lambda: True
+        """Whether this replica owns for sure what it owns."""
+        self.leading, self.following = asyncio.Event(), asyncio.Event()
+        """Whether this replica owns the host, and with it runs the built-in controllers, or not: one of them is set."""
+        self.following.set()
         self._failed = failed
         self._tasks = Tasks("feeds", failed)
         self.feeds = Feeds(self._tasks)
         self._retention: dict[str, asyncio.TimerHandle] = {}
+        self._registered: dict[str, int] = {}
 
     # Controllers.
 
-    def register(self, spec: ControllerSpec, seat: Seat) -> Controller:
-        """Seat a worker; the controller is what this registration says from now on. BadRegister where it cannot be."""
+    def register(self, spec: ControllerSpec, seat: Seat, at: int) -> Controller:
+        """Seat a worker that registered `at` (µs since the epoch). BadRegister where it cannot be.
+
+        The controller is what its newest registration says: one that is only relayed anew, later, changes nothing.
+        """
         controller = self.controllers.get(spec.name)
         if controller is not None:
             self.check(spec, seat.worker, seat.user.name)
@@ -60,9 +70,10 @@ class Hub:
                 controller = None
         if controller is None:
             controller = self._make(spec)
-        elif controller.spec != spec:
+        elif controller.spec != spec and at >= self._registered.get(spec.name, 0):
             controller.update(spec)
             self._select(controller)
+        self._registered[spec.name] = max(at, self._registered.get(spec.name, 0))
         if handle := self._retention.pop(spec.name, None):
             handle.cancel()
         controller.sit(seat)
@@ -95,13 +106,14 @@ class Hub:
             self._drop(controller)
 
     def _make(self, spec: ControllerSpec) -> Controller:
-        controller = Controller(spec, self.feeds, self.lease, self.replica, self._failed, self._elsewhere)
+        controller = Controller(spec, self.feeds, self.lease, self._failed, self._elsewhere, lambda: self.valid())
         self.controllers[spec.name] = controller
         self._select(controller)
         return controller
 
     def _drop(self, controller: Controller) -> None:
         del self.controllers[controller.name]
+        self._registered.pop(controller.name, None)
         self._tasks.spawn(controller.close(), f"close {controller.name}")
 
     def _elsewhere(self, controller: str, target: Target, priority: int) -> None:
@@ -119,21 +131,42 @@ class Hub:
         self.engaged_here[cluster] = Engaged(cluster, client, fence, member.uid if member else "", closed_until)
         for controller in self.controllers.values():
             self._select(controller, cluster)
+        if cluster == HOST:
+            self.following.clear()
+            self.leading.set()
         self.moved(cluster, self.replica)
 
     def lost(self, cluster: str) -> None:
         """See Owner. A cluster that left the fleet is nobody's; another replica's may be in flight there."""
         if self.engaged_here.pop(cluster, None) is None:
             return
+        if cluster == HOST:
+            self.leading.clear()
+            self.following.set()
         here = cluster == HOST or cluster in self.present()
         for controller in self.controllers.values():
             controller.disengage(cluster, pb.CANCEL_REASON_MOVED if here else pb.CANCEL_REASON_CLUSTER_LEFT)
 
+    async def release(self, cluster: str, limit: float) -> bool:
+        """See Releaser."""
+        engaged = self.engaged_here.get(cluster)
+        if engaged is None:
+            return True
+        engaged.held = True
+        deadline = time.monotonic() + limit
+        while True:
+            # All are asked, so that all hold.
+            idle = [each.hold(cluster) for each in self.controllers.values()]
+            if all(idle):
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(0.05)
+
     def moved(self, cluster: str, replica: str) -> None:
         """See Owner. What objects of clusters here said about that one may have been lost with its owner."""
-        if replica:
-            for controller in self.controllers.values():
-                controller.replay(cluster)
+        for controller in self.controllers.values() if replica else ():
+            controller.replay(cluster)
         for watcher in self.watchers:
             watcher(cluster, replica)
 

@@ -20,6 +20,8 @@ class Engaged:
     incarnation: str = ""
     closed_until: float = 0.0
     """Monotonic time before which another replica's leases may still run: nothing is handed out until then."""
+    held: bool = False
+    """It is about to be another replica's: nothing more is handed out, what runs may end."""
 
 
 @dataclass(slots=True)

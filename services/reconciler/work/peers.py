@@ -16,6 +16,9 @@ class Peers(Protocol):
     def serve(self, session: Session) -> None:
         """Let the other replicas serve a worker too, those that come later included."""
 
+    def leave(self, session: Session) -> None:
+        """A worker is gone; its desks are closed by others."""
+
     def ownerless(self, cluster: str) -> bool:
         """Whether a cluster's replica is gone and none has followed yet."""
 
@@ -39,6 +42,9 @@ class NoPeers:
     """One replica."""
 
     def serve(self, session: Session) -> None:
+        """See Peers."""
+
+    def leave(self, session: Session) -> None:
         """See Peers."""
 
     def ownerless(self, cluster: str) -> bool:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from _fastpath.fair_queue import ClusterStats
 from reclock.reconciler.v1 import reconciler_pb2 as pb
+from services.common.etcd import Etcd, EtcdUnavailable
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
-from services.common.tasks import FailureCallback
+from services.common.tasks import FailureCallback, Tasks
 from services.reconciler.config import ReconcilerConfig
+from services.reconciler.work.fellows import Fellows
 from services.reconciler.work.hub import Hub
 from services.reconciler.work.identity import Access, User
 from services.reconciler.work.ownership import Alone
 from services.reconciler.work.peers import NoPeers
+from services.reconciler.work.replicas import Record, Replicas, new_secret
 from services.reconciler.work.servicer import Parts
 
 
@@ -26,16 +30,45 @@ class WorkService:
         self._replica = replica
         self._failed = failed
         self._started = time.monotonic()
+        self._tasks = Tasks("work", failed)
+        self._etcd: Etcd | None = None
+        self._replicas: Replicas | None = None
+        self._fellows: Fellows | None = None
         self.parts = Parts(float(config.lease_seconds))
 
-    def begin(self, host: KubeClient, fleet: FleetWatcher) -> None:
-        """The host is there; must come before the fleet runs."""
+    def begin(self, host: KubeClient, fleet: FleetWatcher, bound: Callable[[], str] = str) -> Hub:
+        """The host is there; must come before the fleet runs. `bound`: the address at which gRPC is served."""
         local = self._config.local
         hub = Hub(fleet, host, self.parts.lease, self._replica, self._failed)
-        hub.ownership = Alone(hub, self._started + self.parts.lease)
         fleet.subscribe(hub)
-        self.parts.hub, self.parts.peers = hub, NoPeers()
         self.parts.access = Access(host, User(local.user, tuple(local.groups)))
+        if self._config.etcd.endpoints:
+            self.parts.peers = self._join(hub, bound)
+        else:
+            hub.ownership = Alone(hub, self._started + self.parts.lease)
+            self.parts.peers = NoPeers()
+        self.parts.hub = hub
+        return hub
+
+    def _join(self, hub: Hub, bound: Callable[[], str]) -> Fellows:
+        """Split the clusters with the other replicas from now on."""
+        config, secret = self._config, new_secret()
+        self._etcd = Etcd.connect(config.etcd.endpoints, config.etcd.tls, config.etcd.login)
+
+        def record() -> Record:
+            address = config.replica_address or bound()
+            if address.endswith(":0"):
+                raise EtcdUnavailable("gRPC does not listen yet")
+            return Record(address, config.replica_weight, secret)
+
+        replicas = self._replicas = Replicas(
+            self._etcd, config.etcd.prefix, self._replica, record, hub,
+            ttl=config.replica_lease_seconds, lease=self.parts.lease,
+        )  # fmt: skip
+        hub.ownership, hub.valid = replicas, replicas.valid
+        self._fellows = Fellows(hub, replicas, secret, config.tls, self._tasks)
+        self._tasks.spawn(replicas.run(), "replicas", root=True)
+        return self._fellows
 
     def fleet_known(self) -> None:
         """The fleet was read completely."""
@@ -63,6 +96,13 @@ class WorkService:
             await asyncio.gather(*(each.queue.drain() for each in self.parts.hub.controllers.values()))
 
     async def close(self) -> None:
-        """End all controllers."""
+        """Leave the clusters to others, then end all controllers."""
+        if self._replicas is not None:
+            await self._replicas.stop()
+        if self._fellows is not None:
+            await self._fellows.close()
+        await self._tasks.close()
         if self.parts.hub is not None:
             await self.parts.hub.close()
+        if self._etcd is not None:
+            await self._etcd.close()

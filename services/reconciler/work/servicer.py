@@ -78,6 +78,7 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         finally:
             reader.cancel()
             self._parts.sessions.discard(session)
+            self._peers.leave(session)
             for desk in list(session.desks):
                 desk.close(orderly=orderly)
             log.info("controller %s: worker %s is gone%s", session.spec.name, session.worker.name, "" if orderly else ", its stream broke")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -45,6 +46,8 @@ class Running:
     """A request that the worker holds; `desk` is None after its replica died."""
 
     desk: Desk | None
+    replica: str
+    """That of the desk, also after it has gone."""
     target: Target | None
     """None where the worker has not said (a Resume of tokens only)."""
 
@@ -62,6 +65,7 @@ class Session:
         self.worker = worker
         self.user = user
         self.register = register
+        self.registered_us = time.time_ns() // 1000
         self.desks: list[Desk] = []
         self.running: dict[str, Running] = {}
         self.draining = False
@@ -129,13 +133,30 @@ class Session:
 
     def moved(self, cluster: str, desk: Desk) -> None:
         """A replica has taken a cluster over: tell it what the worker runs there."""
-        held = [
-            pb.Held(token=token, cluster=cluster, namespace=t.namespace, name=t.name, source=t.source)
-            for token, running in self.running.items()
-            if running.desk is None and (t := running.target) is not None and t.cluster == cluster
-        ]
-        if held:
-            desk.say(pb.WorkRequest(resume=pb.Resume(held=held)))
+        self._hand_over(desk, {
+            token: running for token, running in self.running.items()
+            if running.desk is None and running.target is not None and running.target.cluster == cluster
+        })  # fmt: skip
+
+    def rejoined(self, desk: Desk) -> None:
+        """A replica can be reached again: what it leased and is not named goes back to its queue."""
+        self._hand_over(desk, {
+            token: running for token, running in self.running.items()
+            if running.desk is None and running.replica == desk.name
+        }, always=True)  # fmt: skip
+
+    def _hand_over(self, desk: Desk, found: dict[str, Running], *, always: bool = False) -> None:
+        if not found and not always:
+            return
+        resume = pb.Resume()
+        for token, running in found.items():
+            self._resuming[token] = {desk}
+            if running.target is None:
+                resume.tokens.append(token)
+            else:
+                cluster, namespace, name, source = running.target
+                resume.held.add(token=token, cluster=cluster, namespace=namespace, name=name, source=source)
+        desk.say(pb.WorkRequest(resume=resume))
 
     # To the worker.
 
@@ -147,12 +168,12 @@ class Session:
             if desk in self._granted:
                 self._granted[desk] = max(0, self._granted[desk] - 1)
             target = Target(request.cluster, request.namespace, request.name, request.source)
-            self.running[request.token] = Running(desk, target)
+            self.running[request.token] = Running(desk, desk.name, target)
         elif kind == "resumed":
             for token in message.resumed.tokens:
                 self._resuming.pop(token, None)
                 known = self.running.get(token)
-                self.running[token] = Running(desk, known.target if known else None)
+                self.running[token] = Running(desk, desk.name, known.target if known else None)
         elif kind == "cancelled":
             token = message.cancelled.token
             if message.cancelled.reason == pb.CANCEL_REASON_UNKNOWN and not self._unknown_to_all(token, desk):
@@ -250,7 +271,7 @@ class Session:
     def _resume(self, message: pb.WorkRequest) -> None:
         for held in message.resume.held:
             target = Target(held.cluster, held.namespace, held.name, held.source)
-            self.running.setdefault(held.token, Running(None, target))
+            self.running.setdefault(held.token, Running(None, "", target))
         for token in (*message.resume.tokens, *(held.token for held in message.resume.held)):
             self._resuming[token] = set(self.desks)
         self._to_all(message)

@@ -1,0 +1,226 @@
+"""Replicas of the reconciler: processes on a real etcd, killed and frozen; proved from what the workers wrote down."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import yaml
+
+from reclock.reconciler.v1 import reconciler_pb2 as pb
+from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
+from services.common.grpc import channel
+from services.reconciler.work import ring
+from tests.integration.etcd_server import EtcdServer
+from tests.integration.work_fleet import HOST, FakeFleet
+from tests.integration.work_processes import Client, FakeDiscovery, History, Key, Replica
+from tests.integration.work_rig import for_configmaps
+
+LEASE = 3
+REPLICA_LEASE = 3
+NAMES = [f"c{number}" for number in range(9)]
+
+
+class World:
+    """Fake clusters, discovery, replicas."""
+
+    def __init__(self, clusters: FakeFleet, replicas: list[Replica]) -> None:
+        self.clusters = clusters
+        self.replicas = replicas
+
+    def addresses(self) -> list[str]:
+        """Where workers may connect."""
+        return [replica.address for replica in self.replicas]
+
+    async def queues(self, replica: int = 0) -> pb.ListQueuesResponse | None:
+        """What a replica says of all queues; None when it does not answer."""
+        chan = channel(self.replicas[replica].address)
+        try:
+            answer: pb.ListQueuesResponse = await rpc.QueueServiceStub(chan).ListQueues(pb.ListQueuesRequest(controller="c"), timeout=5)
+            return answer
+        except grpc.aio.AioRpcError:
+            return None
+        finally:
+            await chan.close()
+
+    async def until(self, holds: Callable[[pb.ListQueuesResponse], bool], what: str, replica: int = 0) -> pb.ListQueuesResponse:
+        """Wait until the queues are so."""
+        last = None
+        try:
+            async with asyncio.timeout(60):
+                while True:
+                    last = await self.queues(replica)
+                    if last is not None and holds(last):
+                        return last
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            logs = "\n".join(each.log[-3000:] for each in self.replicas)
+            raise AssertionError(f"{what}; last: {last}\n{logs}") from None
+
+
+def split(answer: pb.ListQueuesResponse) -> dict[str, str]:
+    """Cluster -> replica."""
+    return {row.cluster: row.replica for row in answer.queues}
+
+
+def covers(number: int) -> Callable[[pb.ListQueuesResponse], bool]:
+    """All members are served, by so many replicas."""
+    def holds(answer: pb.ListQueuesResponse) -> bool:
+        found = split(answer)
+        return set(found) == set(NAMES) and len(set(found.values())) == number and len(answer.queues) == len(NAMES)
+
+    return holds
+
+
+async def eventually(holds: Callable[[], bool], what: str, more: Callable[[], str] = str) -> None:
+    """Wait until something holds; the test fails when it does not in time."""
+    for _ in range(900):
+        if holds():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{what}: it did not come to that; {more()}")
+
+
+@asynccontextmanager
+async def world(etcd: EtcdServer, tmp_path: Path, number: int) -> AsyncIterator[World]:
+    """So many replicas, started."""
+    clusters = FakeFleet()
+    for name in NAMES:
+        clusters.add(name)
+    await clusters.start()
+    discovery = FakeDiscovery(clusters)
+    await discovery.server.start()
+    host = tmp_path / "host.yaml"
+    host.write_text(yaml.safe_dump(clusters.kubeconfig(HOST)))
+    config: dict[str, Any] = {
+        "host": {"kubeconfig": str(host)}, "discoveryAddress": discovery.server.bound, "leaseSeconds": LEASE,
+        "etcd": {"endpoints": [etcd.endpoint]}, "replicaLeaseSeconds": REPLICA_LEASE,
+    }  # fmt: skip
+    replicas = [Replica(tmp_path, each, config) for each in range(number)]
+    try:
+        await asyncio.gather(*(replica.start() for replica in replicas))
+        yield World(clusters, replicas)
+    finally:
+        for replica in replicas:
+            if replica.child is not None and replica.child.returncode is None:
+                replica.send(signal.SIGKILL)
+        await discovery.server.stop(0)
+        await clusters.stop()
+
+
+def test_weighted_rendezvous_gives_each_its_share_and_moves_only_what_must() -> None:
+    clusters = [f"cluster-{number}" for number in range(3000)]
+    weights = {"a": 1.0, "b": 1.0, "c": 2.0}
+    before = {cluster: ring.owner(cluster, weights) for cluster in clusters}
+    shares = {name: sum(owner == name for owner in before.values()) / len(clusters) for name in weights}
+    assert all(abs(shares[name] - weights[name] / 4) < 0.04 for name in weights)
+    after = {cluster: ring.owner(cluster, {"a": 1.0, "c": 2.0}) for cluster in clusters}
+    assert all(after[cluster] == owner for cluster, owner in before.items() if owner != "b")
+    assert ring.owner("x", {}) == ""
+
+
+async def test_one_stream_serves_the_clusters_of_all_replicas_and_orderly_moves_do_not_wait(
+    etcd: EtcdServer, tmp_path: Path
+) -> None:
+    async with world(etcd, tmp_path, 2) as it:
+        for name in NAMES:
+            it.clusters.clusters[name].put("configmaps", "a", "one", labels={"app": name}, data={"same": "value"})
+        history = History()
+        register = for_configmaps(max_in_flight=2, indexes=[pb.Index(name="same", path="data.same")])
+        client = Client("w", register, lambda: it.addresses()[:1], history, lambda key: 0.0)
+        await it.until(covers(2), "two replicas share the clusters")
+        await eventually(lambda: len(history.started) == len(NAMES), "each cluster's object was handled")
+        chan = channel(it.replicas[1].address)
+        found = await rpc.ReconcilerServiceStub(chan).QueryIndex(pb.QueryIndexRequest(controller="c", index="same", value="value"))
+        assert [each.cluster for each in found.objects] == NAMES and not found.missing_clusters
+        for name in NAMES:
+            await rpc.QueueServiceStub(chan).UpdateQueue(pb.UpdateQueueRequest(controller="c", cluster=name, cap=7))
+        rows = (await it.queues(0)) or pb.ListQueuesResponse()
+        assert {row.cap for row in rows.queues} == {7}
+        with_secret = rpc.QueueServiceStub(chan)
+        assert (await with_secret.ListQueues(pb.ListQueuesRequest(this_replica=True))).queues  # this machine's user may
+        await chan.close()
+
+        # SIGTERM: what is idle moves at once, without waiting for anybody's leases.
+        seen = len(it.replicas[0].log)
+        await it.replicas[1].end(signal.SIGTERM)
+        await it.until(covers(1), "the other replica has all")
+        for name in NAMES:
+            it.clusters.clusters[name].put("configmaps", "a", "two")
+        await eventually(lambda: len(history.started) == 2 * len(NAMES), "each cluster's second object was handled")
+        assert not re.search(r"has c\d now, after a lease", it.replicas[0].log[seen:])
+        assert not history.overlaps()
+        await client.die()
+
+
+async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_workers_are_killed_and_frozen(
+    etcd: EtcdServer, tmp_path: Path
+) -> None:
+    chance = random.Random(5)
+    async with world(etcd, tmp_path, 3) as it:
+        keys: list[Key] = [(name, f"ns{number % 3}", f"o{number}") for name in NAMES for number in range(20)]
+        history = History()
+        stalls = asyncio.create_task(history.watch_stalls())
+        register = for_configmaps(max_in_flight=8, caps=dict.fromkeys(NAMES, 8))
+
+        def work(key: Key) -> float:
+            return chance.choice([0.0, 0.01, 0.05]) if chance.random() < 0.98 else 2.5 * LEASE
+
+        changed: dict[Key, float] = {}
+
+        def change(key: Key) -> None:
+            it.clusters.clusters[key[0]].put("configmaps", key[1], key[2], annotations={"at": str(time.monotonic())})
+            changed[key] = time.monotonic()
+
+        for key in keys:
+            change(key)
+        clients = [Client(f"w{number}", register, it.addresses, history, work) for number in range(4)]
+        busy = asyncio.create_task(_keep_changing(change, keys, chance))
+        await it.until(covers(3), "three replicas share the clusters")
+        await asyncio.sleep(1)
+
+        # kill -9 of a replica: its clusters go to the others.
+        await it.replicas[1].end(signal.SIGKILL)
+        await it.until(covers(2), "two replicas have all")
+        # kill -9 of a worker: what it held comes again.
+        await clients.pop().die()
+        clients.append(Client("w9", register, it.addresses, history, work))
+        # A replica that freezes longer than its lease: when it wakes, others have its clusters.
+        it.replicas[2].send(signal.SIGSTOP)
+        await it.until(covers(1), "the last replica has all")
+        it.replicas[2].send(signal.SIGCONT)
+        await it.replicas[1].start()
+        await it.until(covers(3), "three share again")
+        await asyncio.sleep(2)
+        busy.cancel()
+        for key in keys:
+            change(key)
+
+        def missing() -> list[Key]:
+            return [key for key in keys if history.started.get(key, 0.0) < changed[key]]
+
+        await eventually(lambda: not missing(), "all last states were seen", lambda: f"not: {missing()[:5]} of {len(missing())}")
+        for client in clients:
+            await client.die()
+        stalls.cancel()
+        assert history.overlaps() == []
+        assert len(history.runs) > len(keys) * 2 and len({run.worker for run in history.runs}) == 5
+        # A fence never goes back for a cluster, whoever gave the lease.
+        for name in NAMES:
+            fences = [run.fence for run in sorted(history.runs, key=lambda run: run.began) if run.key[0] == name]
+            assert fences == sorted(fences), name
+
+
+async def _keep_changing(change: Callable[[Key], None], keys: list[Key], chance: random.Random) -> None:
+    while True:
+        for key in chance.sample(keys, 5):
+            change(key)
+        await asyncio.sleep(0.05)

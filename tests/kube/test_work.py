@@ -1,0 +1,95 @@
+"""The reconcile protocol on real clusters: a worker in bare gRPC, as any language's stubs would do it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from deploy.local.fleet import Fleet
+from reclock.reconciler.v1 import reconciler_pb2 as pb
+from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
+from services.common.grpc import channel
+from tests.integration.work_rig import Worker, for_configmaps, violations
+from tests.kube.conftest import Kubectl
+
+ROLE = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: work-test}
+rules:
+- {apiGroups: [reclock.dev], resources: [controllers], resourceNames: [crt], verbs: [work]}
+- {apiGroups: [""], resources: [configmaps], verbs: [list, watch]}
+"""
+
+
+def address(fleet: Fleet) -> str:
+    """gRPC of the reconciler."""
+    described = json.loads(fleet.layout.fleet_json.read_text())
+    return str(described["services"]["reconciler"]["grpcAddress"])
+
+
+async def test_each_clusters_root_certificate_is_a_request_of_its_own(
+    fleet: Fleet, kubectl: Callable[[Path], Kubectl]
+) -> None:
+    chan = channel(address(fleet))
+    source = pb.Source(
+        version="v1", resource="configmaps", for_object=pb.ForObject(), namespaces=["default"],
+        field_selector="metadata.name=kube-root-ca.crt",
+    )  # fmt: skip
+    worker = Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("crt", sources=[source], scope=pb.SCOPE_ALL))
+    # A service that has just started waits for the leases of an earlier process to end.
+    requests = await worker.requests(3, patience=40)
+    assert {(r.cluster, r.namespace, r.name) for r in requests} == {
+        (cluster, "default", "kube-root-ca.crt") for cluster in ("", "east", "west")
+    }
+    for request in requests:
+        await worker.done(request)
+    east = kubectl(fleet.members["east"].kubeconfig)
+    await east("-n", "default", "annotate", "configmap", "kube-root-ca.crt", "example.com/touched=yes")
+    again = (await worker.requests(4))[3]
+    assert (again.cluster, again.priority) == ("east", 0)
+    await worker.done(again)
+    await asyncio.sleep(0.3)
+    rows = (await rpc.QueueServiceStub(chan).ListQueues(pb.ListQueuesRequest(controller="crt"))).queues
+    assert {row.cluster: (row.served, row.depth, row.processing) for row in rows} == {
+        "": (1, 0, 0), "east": (2, 0, 0), "west": (1, 0, 0),
+    }  # fmt: skip
+    await worker.close()
+
+    # What no cluster has, and what no API server selects by, is refused with the field.
+    things = pb.Source(group="none.example.com", version="v1", resource="things", for_object=pb.ForObject())
+    error = await Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("crt", sources=[things])).refused()
+    assert "east, the host, west" in violations(error)["sources[0].resource"]
+    unselectable = pb.Source(version="v1", resource="configmaps", field_selector="data.x=1", for_object=pb.ForObject())
+    error = await Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("crt", sources=[unselectable])).refused()
+    assert "not supported" in violations(error)["sources[0].field_selector"]
+    await chan.close()
+
+
+async def test_the_hosts_rbac_judges_service_accounts(fleet: Fleet, kubectl: Callable[[Path], Kubectl]) -> None:
+    host = kubectl(fleet.host.kubeconfig)
+    await host("create", "serviceaccount", "worker", "-n", "default")
+    await host("apply", "-f", "-", stdin=ROLE)
+    token = (await host("create", "token", "worker", "-n", "default")).strip()
+    chan = channel(address(fleet))
+    stub = rpc.ReconcilerServiceStub(chan)
+    error = await Worker(stub, for_configmaps("crt"), token).refused()
+    assert error.code() == grpc.StatusCode.PERMISSION_DENIED
+    assert "system:serviceaccount:default:worker" in (error.details() or "")
+    await host("create", "clusterrolebinding", "work-test", "--clusterrole=work-test", "--serviceaccount=default:worker")
+    async with asyncio.timeout(30):
+        while True:
+            worker = Worker(stub, for_configmaps("crt"), token)
+            await worker.until(lambda it=worker: it.seen or it.ended)  # type: ignore[misc]
+            if worker.seen:
+                break
+            await asyncio.sleep(0.5)
+    await worker.requests(1)
+    await worker.close()
+    error = await Worker(stub, for_configmaps("another"), token).refused()
+    assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "'another'" in (error.details() or "")
+    await chan.close()
