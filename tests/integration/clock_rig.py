@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from services.aggregator.clock.clock import Clock, Marker, ResourceClock
 from services.aggregator.types import Aggregated
@@ -89,9 +89,9 @@ class Rig:
             out.append(one)
         return out
 
-    def replica(self) -> Rig:
+    def replica(self) -> Self:
         """Another replica over the same etcd and members; it is not started."""
-        other = Rig(self.etcd, **self.options)
+        other = type(self)(self.etcd, **self.options)
         other.members, other.aggregated = self.members, self.aggregated
         other.fleet.members = dict(self.fleet.members)
         self.fleet.mirrors.append(other.fleet)
@@ -129,8 +129,9 @@ class Rig:
         await asyncio.wait_for(pods.synced.wait(), 20)
         return pods
 
-    async def kill(self) -> None:
-        """As kill -9: nothing is given up, nothing is said. The lease goes as if its process were found dead."""
+    async def kill(self, *, found_dead: bool = True) -> None:
+        """As kill -9: nothing is given up, nothing is said. The lease goes as if its process were `found_dead`; else
+        it runs out."""
         assert self.clock is not None and self.task is not None
         context = self.clock.context
         lease = context.leases._lease
@@ -140,7 +141,7 @@ class Rig:
         await asyncio.gather(self.task, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
-        if lease and self.etcd.process is not None:
+        if lease and found_dead and self.etcd.process is not None:
             # Tests run in one living process: the next clock would wait for the lease's end.
             client = Etcd.connect([self.etcd.endpoint])
             with contextlib.suppress(LeaseGone):  # the test ended it before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator
 
@@ -144,3 +145,36 @@ async def test_random_histories_end_alike(rig: ReadsRig, seed: int) -> None:
     finally:
         for informer in informers:
             await informer.close()
+
+
+async def test_no_client_lists_again_when_all_replicas_restart_at_once(rig: ReadsRig) -> None:
+    """I10, over HTTP; RECLOCK_INFORMERS says how many clients (1,000 take some minutes)."""
+    other = rig.replica()
+    await other.up()
+    east, west = rig.members["east"], rig.members["west"]
+    for i in range(20):
+        (east if i % 2 else west).put(f"p{i}", app="web")
+    await rig.settled()
+    count = int(os.environ.get("RECLOCK_INFORMERS", "120"))
+    informers = [
+        Informer(other if i % 2 else rig, watch_list=i % 3 == 0, query="" if i % 4 else "&labelSelector=app")
+        for i in range(count)
+    ]
+    try:
+        await agree(rig, *informers)
+        assert all(one.relists == 1 for one in informers)
+        await rig.down(kill=True)
+        await other.down(kill=True)
+        for i in range(20):
+            (east if i % 2 else west).put(f"p{i}", app="while-away")
+        west.delete("p4")
+        # They come back in another order, and clients of one go to the other.
+        rig.port, other.port = other.port, rig.port
+        await other.up()
+        await rig.up()
+        await agree(rig, *informers)
+        assert all(one.relists == 1 for one in informers), "nobody lists again"
+    finally:
+        for informer in informers:
+            await informer.close()
+        await other.down(kill=True)
