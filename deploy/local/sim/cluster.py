@@ -88,6 +88,8 @@ class Cluster:
         bootstrap(self.core, authority=self.authority)
         for number in range(self.nodes):
             self.create(node_object(self.name, number), "kubelet")
+        # An API server's watch caches begin when it starts.
+        self.core.store.compact()
         self._attach()
 
     def _attach(self) -> None:
@@ -106,6 +108,9 @@ class Cluster:
             headers = {"Retry-After": str(refused.retry_after)} if refused.retry_after else {}
             return Response(refused.code, error_bytes(refused), headers=headers)
 
+    def _group_is_known(self, group: str) -> bool:
+        return not group or group in discovery.groups(self.core.catalog)
+
     def _answer(self, request: Request, authorise: bool) -> Answer:
         plain = self._plain(request)
         if plain is not None:
@@ -115,6 +120,8 @@ class Cluster:
             rbac.check(self.core, request.user, rbac.attributes(request, target, None))
         if target is None:
             return self._document(request)
+        if not self._group_is_known(target.group):
+            return Response(404, b"404 page not found\n", "text/plain; charset=utf-8")
         answer = self._handler.handle(request, target)
         if isinstance(answer, WatchResponse):
             self._track(answer.watch)

@@ -9,6 +9,8 @@ from typing import Any
 
 from deploy.local.sim.types import Object, ResourceType
 
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+
 
 def apply_defaults(type_: ResourceType, obj: Object) -> None:
     """Fills in what the type's defaulting fills in; idempotent."""
@@ -31,10 +33,6 @@ def initialise(type_: ResourceType, obj: Object, source: random.Random) -> None:
     elif plural == "namespaces":
         obj["spec"] = {"finalizers": ["kubernetes"]}
         obj["status"] = {"phase": "Active"}
-        obj["metadata"].setdefault("labels", {})
-        obj["metadata"]["labels"] = {
-            **(obj["metadata"]["labels"] or {}), "kubernetes.io/metadata.name": obj["metadata"]["name"]
-        }  # fmt: skip
     elif plural in ("replicasets", "replicationcontrollers"):
         obj["status"] = {"replicas": 0}
     elif plural == "statefulsets":
@@ -103,6 +101,8 @@ def _new_job(obj: Object) -> None:
             labels.setdefault(f"batch.kubernetes.io/{key}", value)
             labels.setdefault(key, value)
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    if not meta.get("labels"):
+        meta["labels"] = dict(spec["template"]["metadata"].get("labels") or {})
 
 
 def qos_class(spec: dict[str, Any]) -> str:
@@ -136,7 +136,6 @@ def pod_spec(spec: dict[str, Any]) -> None:
         dnsPolicy="ClusterFirst",
         securityContext={},
         schedulerName="default-scheduler",
-        enableServiceLinks=True,
     )
     for volume in spec.get("volumes") or ():
         for kind in ("configMap", "secret", "projected", "downwardAPI"):
@@ -179,6 +178,7 @@ def _container(container: dict[str, Any]) -> None:
 def _pod(obj: Object) -> None:
     pod_spec(obj.setdefault("spec", {}))
     spec = obj["spec"]
+    _fill(spec, enableServiceLinks=True)
     if spec.get("serviceAccountName"):
         spec["serviceAccount"] = spec["serviceAccountName"]
 
@@ -218,6 +218,9 @@ def _stateful_set(obj: Object) -> None:
 
 
 def _daemon_set(obj: Object) -> None:
+    meta = obj["metadata"]
+    annotations = meta.get("annotations") or {}
+    meta["annotations"] = {TEMPLATE_GENERATION: "1", **annotations}
     spec = obj.setdefault("spec", {})
     _fill(spec, revisionHistoryLimit=10)
     strategy = spec.setdefault("updateStrategy", {})
@@ -236,6 +239,7 @@ def _job(obj: Object) -> None:
         parallelism=1,
         backoffLimit=6,
         completionMode="NonIndexed",
+        manualSelector=False,
         suspend=False,
         podReplacementPolicy="TerminatingOrFailed",
     )
@@ -275,6 +279,12 @@ def _role_binding(obj: Object) -> None:
             _fill(subject, apiGroup="rbac.authorization.k8s.io")
 
 
+def _namespace(obj: Object) -> None:
+    meta = obj["metadata"]
+    if meta.get("name"):
+        meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
+
+
 def _node(obj: Object) -> None:
     spec = obj.setdefault("spec", {})
     if spec.get("podCIDR"):
@@ -292,6 +302,7 @@ _BY_TYPE: dict[str, Callable[[Object], None]] = {
     "cronjobs.batch": _cron_job,
     "services": _service,
     "secrets": _secret,
+    "namespaces": _namespace,
     "nodes": _node,
     "rolebindings.rbac.authorization.k8s.io": _role_binding,
     "clusterrolebindings.rbac.authorization.k8s.io": _role_binding,

@@ -45,7 +45,7 @@ class Options:
         if orphans is not None:
             propagation = "Orphan" if orphans else "Background"
         if propagation and propagation not in _POLICIES:
-            said = ", ".join(f'"{one}"' for one in ("Background", "Foreground", "Orphan"))
+            said = ", ".join(f'"{one}"' for one in ("Foreground", "Background", "Orphan"))
             text = f'Unsupported value: "{propagation}": supported values: {said}, "nil"'
             cause = errors.Cause("FieldValueNotSupported", "propagationPolicy", text)
             raise errors.invalid("meta.k8s.io", "DeleteOptions", "", [cause])
@@ -161,7 +161,10 @@ def _write(core: Core, type_: ResourceType, obj: Object, options: Options) -> St
 
 def _remove(core: Core, type_: ResourceType, obj: Object, options: Options) -> State:
     if type_.collection == "pods":
-        obj["metadata"].update(deletionTimestamp=core.now(), deletionGracePeriodSeconds=0)
+        meta = obj["metadata"]
+        if not meta.get("deletionTimestamp"):
+            meta["generation"] = meta.get("generation", 0) + 1
+        meta.update(deletionTimestamp=core.now(), deletionGracePeriodSeconds=0)
     state = make_state(type_, obj, core.store.next_revision())
     if not options.dry_run:
         core.store.remove(core.collection(type_), state)

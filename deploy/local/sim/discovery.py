@@ -32,6 +32,7 @@ _SUB_VERBS: dict[str, tuple[str, ...]] = {
     "log": ("get",),
     "finalize": ("update",),
 }
+_CUSTOM_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 _DEFAULT_SUB_VERBS = ("get", "patch", "update")
 
 
@@ -93,7 +94,7 @@ def resources_document(catalog: Catalog, group: str, version: str) -> Object | N
     entries: list[dict[str, Any]] = []
     for type_ in sorted(types, key=lambda t: t.plural):
         entries.append(_resource(type_))
-        entries.extend(_subresource(type_, sub) for sub in sorted(type_.subresources))
+        entries.extend(_subresource(type_, sub) for sub in sorted(type_.subresources, reverse=type_.custom))
     document = {
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -111,7 +112,7 @@ def _resource(type_: ResourceType) -> dict[str, Any]:
         "singularName": type_.singular,
         "namespaced": type_.namespaced,
         "kind": type_.kind,
-        "verbs": sorted(type_.verbs),
+        "verbs": list(_CUSTOM_VERBS) if type_.custom else sorted(type_.verbs),
     }
     if type_.short_names:
         entry["shortNames"] = list(type_.short_names)
@@ -127,8 +128,7 @@ def _subresource(type_: ResourceType, sub: str) -> dict[str, Any]:
         "namespaced": type_.namespaced,
     }
     kind, group, version = _SUB_KINDS.get(sub, (type_.kind, type_.group, type_.version))
-    if sub == "proxy":
-        kind = f"{type_.kind}ProxyOptions"
+    kind = _proxy_kind(type_, sub, kind)
     if sub in _SUB_KINDS and group != type_.group:
         entry.update(group=group, version=version)
     return {**entry, "kind": kind, "verbs": list(_SUB_VERBS.get(sub, _DEFAULT_SUB_VERBS))}
@@ -159,10 +159,21 @@ def aggregated(catalog: Catalog, *, core: bool) -> Object:
     }
 
 
+def _proxy_kind(type_: ResourceType, sub: str, kind: str) -> str:
+    return f"{type_.kind}ProxyOptions" if sub == "proxy" else kind
+
+
+def _response_kind(type_: ResourceType, kind: str, group: str, version: str) -> dict[str, str]:
+    """Group and version are left out where they are the resource's own."""
+    if (group, version) == (type_.group, type_.version):
+        return {"group": "", "version": "", "kind": kind}
+    return {"group": group, "version": version, "kind": kind}
+
+
 def _aggregated_resource(type_: ResourceType) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "resource": type_.plural,
-        "responseKind": {"group": type_.group, "version": type_.version, "kind": type_.kind},
+        "responseKind": {"group": "", "version": "", "kind": type_.kind},
         "scope": "Namespaced" if type_.namespaced else "Cluster",
         "singularResource": type_.singular,
         "verbs": sorted(type_.verbs),
@@ -177,7 +188,7 @@ def _aggregated_resource(type_: ResourceType) -> dict[str, Any]:
         subs.append(
             {
                 "subresource": sub,
-                "responseKind": {"group": group, "version": version, "kind": kind},
+                "responseKind": _response_kind(type_, _proxy_kind(type_, sub, kind), group, version),
                 "verbs": list(_SUB_VERBS.get(sub, _DEFAULT_SUB_VERBS)),
             }
         )

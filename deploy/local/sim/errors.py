@@ -150,9 +150,32 @@ def unauthorized() -> Refused:
     return Refused(401, "Unauthorized", "Unauthorized")
 
 
-def not_acceptable(accepted: Sequence[str]) -> Refused:
-    message = f"only the following media types are accepted: {', '.join(accepted)}"
-    return Refused(406, "NotAcceptable", message)
+def not_acceptable() -> Refused:
+    """A representation of the object that there is not."""
+    accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    return Refused(406, "NotAcceptable", f"only the following media types are accepted: {accepted}")
+
+
+def no_such_media_type() -> Refused:
+    """A media type that no handler writes."""
+    message = (
+        "406: Not Acceptable\n\nAvailable representations: application/json, application/yaml, "
+        "application/vnd.kubernetes.protobuf, application/json;stream=watch, "
+        "application/vnd.kubernetes.protobuf;stream=watch"
+    )
+    return Refused(406, "NotAcceptable", message, details={})
+
+
+def no_such_patch() -> Refused:
+    """A patch of a media type that is none of a patch."""
+    return Refused(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+
+
+def unprocessable() -> Refused:
+    """A JSON patch that cannot be carried out."""
+    return Refused(
+        422, "Invalid", "the server rejected our request due to an error in our request", details={}
+    )
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> Refused:

@@ -11,7 +11,7 @@ from deploy.local.sim import errors, managed, patches, subresources
 from deploy.local.sim.core import Core
 from deploy.local.sim.deletes import Options, delete, removed_status
 from deploy.local.sim.objects import encode
-from deploy.local.sim.reads import Page, list_page, make_filter, parse_version
+from deploy.local.sim.reads import list_page, make_filter, parse_version
 from deploy.local.sim.represent import JSON, Form, Frames, negotiate, render, render_list
 from deploy.local.sim.requests import Answer, Request, Response, Target, WatchResponse, decode_body
 from deploy.local.sim.store import State
@@ -96,7 +96,7 @@ class Handler:
     def _how(self, request: Request) -> Writing:
         dry_run = request.query.get("dryRun", "")
         if dry_run not in ("", "All"):
-            text = f'Unsupported value: "{dry_run}": supported values: "All"'
+            text = f'Unsupported value: ["{dry_run}"]: supported values: "All"'
             cause = errors.Cause("FieldValueNotSupported", "dryRun", text)
             kinds = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions"}
             raise errors.invalid("meta.k8s.io", kinds[request.method], "", [cause])
@@ -121,8 +121,16 @@ class Handler:
     def _patch(self, type_: ResourceType, request: Request, target: Target, form: Form) -> Answer:
         core, kind = self._core, request.content_type
         if kind not in patches.accepted(type_):
-            raise errors.unsupported_media_type(patches.accepted(type_))
-        body = decode_body(request.body, kind)
+            known = (*patches.accepted(type_), patches.STRATEGIC_PATCH)
+            raise (
+                errors.unsupported_media_type(patches.accepted(type_))
+                if kind in known
+                else errors.no_such_patch()
+            )
+        try:
+            body = decode_body(request.body, kind)
+        except errors.Refused:
+            raise errors.bad_request("error decoding patch: unexpected end of JSON input") from None
         how = self._how(request)
         if kind == patches.APPLY_PATCH:
             return self._apply(type_, request, target, form, body)
@@ -199,10 +207,8 @@ class Handler:
         options = self._options(request)
         wanted = make_filter(type_, target.namespace, None, request.query)
         page = list_page(core.store, core.collection(type_), wanted, {})
-        states = []
         for state in page.states:
-            states.append(delete(core, type_, target.namespace, state.name, options)[0])
-        page = Page(core.store.revision, states)
+            delete(core, type_, target.namespace, state.name, options)
         return self._answer(200, render_list(type_, page, form, core.timers.now()), form)
 
     def _one(self, status: int, type_: ResourceType, state: State, form: Form) -> Response:

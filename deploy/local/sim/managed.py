@@ -45,13 +45,13 @@ def keys_of(type_: ResourceType, path: Path, items: list[Any]) -> tuple[str, ...
     return listkeys.apply_keys(path, items)
 
 
+_ATOMIC = frozenset({
+    "selector", "nodeSelector", "resourceFieldRef", "fieldRef", "configMapKeyRef", "secretKeyRef", "roleRef",
+})  # fmt: skip
+
+
 def _is_atomic_map(type_: ResourceType, path: Path) -> bool:
-    return (
-        not type_.custom
-        and path[-1]
-        in ("selector", "nodeSelector", "resourceFieldRef", "fieldRef", "configMapKeyRef", "secretKeyRef")
-        and path[:1] == ("spec",)
-    )
+    return not type_.custom and path[-1] in _ATOMIC and path[0] in ("spec", "roleRef")
 
 
 def leaves(type_: ResourceType, obj: Object) -> dict[Path, Any]:
@@ -69,20 +69,34 @@ def leaves(type_: ResourceType, obj: Object) -> dict[Path, Any]:
     return found
 
 
+#: Structs that even an empty object of the built-in types has: nobody comes to own them.
+_ALWAYS_THERE = frozenset({
+    ("spec",), ("status",), ("spec", "containers"), ("spec", "strategy"), ("spec", "updateStrategy"),
+    ("spec", "template"), ("spec", "template", "metadata"), ("spec", "template", "spec"),
+    ("spec", "template", "spec", "containers"), ("spec", "jobTemplate"), ("involvedObject",), ("source",),
+    ("status", "daemonEndpoints"), ("status", "daemonEndpoints", "kubeletEndpoint"), ("status", "nodeInfo"),
+    ("status", "loadBalancer"),
+})  # fmt: skip
+
+
 def _walk(type_: ResourceType, value: Any, path: Path, names: Path, found: dict[Path, Any]) -> None:
+    owned = type_.custom or names not in _ALWAYS_THERE
     if isinstance(value, dict) and value and not _is_atomic_map(type_, names):
-        found[(*path, ".")] = None
+        if owned:
+            found[(*path, ".")] = None
         for name, inner in value.items():
             _walk(type_, inner, (*path, f"f:{name}"), (*names, name), found)
         return
     if isinstance(value, list) and value:
         keys = keys_of(type_, names, value)
         if keys is not None:
-            found[(*path, ".")] = None
+            if owned:
+                found[(*path, ".")] = None
             for item in value:
                 _walk_item(type_, item, keys, path, names, found)
             return
-    found[path] = value
+    if owned or value not in ({}, []):
+        found[path] = value
 
 
 def _walk_item(
@@ -260,6 +274,7 @@ def apply(
             others |= paths
     merged: Object = _merge(type_, live, wanted, ())
     dropped = {path for path in own - set(wanted_leaves) if path not in others}
+    dropped |= _whole_items(dropped, live_leaves, others)
     _drop(merged, dropped)
     taken = {
         path for path, value in wanted_leaves.items() if path in live_leaves and live_leaves[path] != value
@@ -268,6 +283,17 @@ def apply(
         type_, entries, set(wanted_leaves), taken | dropped, manager, time, sub
     )
     return merged
+
+
+def _whole_items(dropped: Paths, live: Mapping[Path, Any], others: Paths) -> Paths:
+    """Everything in the list items that go, defaults too, unless somebody else owns something in them."""
+    items = [path[:-1] for path in dropped if path[-1] == "." and path[-2].startswith("k:")]
+    found: Paths = set()
+    for item in items:
+        size = len(item)
+        if not any(path[:size] == item for path in others):
+            found |= {path for path in live if path[:size] == item}
+    return found
 
 
 def _is_bare(path: Path) -> bool:
@@ -386,6 +412,13 @@ def _merge_items(
 
 def _drop(obj: Any, paths: Paths) -> None:
     """Removes the fields at these paths, deepest first; a container goes when nothing is left in it."""
+    items = {path[:-1] for path in paths if path[-1] == "." and path[-2].startswith("k:")}
+    for item in items:
+        # By its key, which must still be there.
+        inner = {path for path in paths if path[: len(item)] == item}
+        if len(inner) > 1:
+            _drop_one(obj, item, only_empty=False)
+            paths = paths - inner
     for path in sorted(paths, key=len, reverse=True):
         whole = path[-1] == "."
         _drop_one(obj, path[:-1] if whole else path, only_empty=whole)

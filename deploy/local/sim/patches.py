@@ -5,13 +5,14 @@ Sources: RFC 6902, RFC 7386, the API conventions on strategic merge patches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import jsonpatch
 
 from deploy.local.sim import listkeys
-from deploy.local.sim.errors import Cause, bad_request, invalid, unsupported_media_type
+from deploy.local.sim.errors import bad_request, unprocessable, unsupported_media_type
 from deploy.local.sim.types import Object, ResourceType
 
 JSON_PATCH = "application/json-patch+json"
@@ -44,13 +45,11 @@ def patch(type_: ResourceType, obj: Object, content_type: str, body: Any) -> Obj
 def _json_patch(obj: Object, body: Any) -> Object:
     try:
         changed: Object = jsonpatch.apply_patch(obj, body)
-    except jsonpatch.JsonPatchTestFailed as error:
-        raise invalid("", "", "", [Cause("FieldValueInvalid", "patch", f"Invalid value: {error}")]) from None
-    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        if isinstance(error, jsonpatch.InvalidJsonPatch):
-            raise bad_request(f"error decoding patch: {error}") from None
-        cause = Cause("", "", f"the server rejected our request due to an error in our request: {error}")
-        raise invalid("", "", "", [cause]) from None
+    except jsonpatch.InvalidJsonPatch:
+        text = "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+        raise bad_request(f"error decoding patch: {text}") from None
+    except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException, AssertionError):
+        raise unprocessable() from None
     except (TypeError, KeyError, AttributeError) as error:
         raise bad_request(f"error decoding patch: {error}") from None
     return changed
@@ -102,24 +101,36 @@ def strategic(target: Any, change: Any, path: tuple[str, ...]) -> Any:
 def _strategic_list(target: Any, change: list[Any], path: tuple[str, ...]) -> list[Any]:
     existing = list(target or ())
     if path[-1] in listkeys.PRIMITIVE_MERGES:
-        return existing + [one for one in change if one not in existing]
+        return _interleave(list(dict.fromkeys(change)), existing, lambda one: one)
     key = listkeys.merge_key(path, [*existing, *change])
     if key is None:
         return deepcopy(change)
     if any(isinstance(one, dict) and one.get("$patch") == "replace" for one in change):
         return [deepcopy(one) for one in change if one.get("$patch") != "replace"]
+    patched = []
     for one in change:
         if not isinstance(one, dict) or key not in one:
             raise bad_request(f"map: {one} does not contain declared merge key: {key}")
-        at = next((i for i, old in enumerate(existing) if old.get(key) == one[key]), None)
+        old = next((item for item in existing if item.get(key) == one[key]), None)
         if one.get("$patch") == "delete":
-            if at is not None:
-                del existing[at]
-        elif at is None:
-            existing.append(strategic({}, one, path))
+            existing = [item for item in existing if item.get(key) != one[key]]
         else:
-            existing[at] = strategic(existing[at], one, path)
-    return existing
+            patched.append(strategic({} if old is None else old, one, path))
+    return _interleave(patched, existing, lambda item: item[key])
+
+
+def _interleave(patched: list[Any], existing: list[Any], name: Callable[[Any], Any]) -> list[Any]:
+    """The patched items in the patch's order, among the others in theirs; what is new comes before them."""
+    places = {name(item): number for number, item in enumerate(existing)}
+    names = {name(item) for item in patched}
+    others = [item for item in existing if name(item) not in names]
+    result = []
+    for item in patched:
+        place = places.get(name(item), -1)
+        while others and places[name(others[0])] < place:
+            result.append(others.pop(0))
+        result.append(item)
+    return [*result, *others]
 
 
 def _reorder(result: dict[str, Any], field: str, order: list[Any], path: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.local.sim import tables
-from deploy.local.sim.errors import Refused, not_acceptable
+from deploy.local.sim.errors import Refused, no_such_media_type, not_acceptable
 from deploy.local.sim.objects import encode, full, loaded, metadata, metadata_bytes
 from deploy.local.sim.reads import Page
 from deploy.local.sim.store import State
@@ -18,12 +18,6 @@ from deploy.local.sim.watches import Event, bookmark_annotations
 
 JSON, YAML, TABLE, PARTIAL = "json", "yaml", "table", "partial"
 _META_GROUP = "meta.k8s.io"
-_ACCEPTED = (
-    "application/json",
-    "application/yaml",
-    "application/vnd.kubernetes.protobuf",
-    "application/cbor",
-)
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,7 @@ def negotiate(accept: str, include: str = "") -> Form:
             return Form(TABLE, version, include)
         if options["as"] in ("PartialObjectMetadata", "PartialObjectMetadataList"):
             return Form(PARTIAL, version)
-    raise not_acceptable(_ACCEPTED)
+    raise not_acceptable() if "as=" in accept else no_such_media_type()
 
 
 def render(type_: ResourceType, state: State, form: Form, now: float) -> bytes:
@@ -105,6 +99,7 @@ def render_list(type_: ResourceType, page: Page, form: Form, now: float) -> byte
         kind, version = type_.list_kind, type_.group_version
         items = (_item(type_, state) for state in page.states)
     if type_.custom and form.kind != PARTIAL:
+        meta.setdefault("continue", "")
         head, tail = (
             f'{{"apiVersion":"{version}","items":['.encode(),
             b'],"kind":"%s","metadata":' % kind.encode(),
@@ -127,7 +122,7 @@ def _table(
     for state in states:
         obj = loaded(type_, state)
         cells, conditions = tables.cells(type_, obj, now)
-        row: dict[str, Any] = {"cells": cells}
+        row: dict[str, Any] = {"cells": cells, "object": None}
         if conditions:
             row["conditions"] = conditions
         if form.include == "Object":

@@ -115,7 +115,7 @@ class _Parser:
             value = self._next()
             if not re.fullmatch(r"-?\d+", value):
                 raise _unparsed(
-                    f"values[0][{key}]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
+                    f"values[0]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
                 )
             return Requirement(key, "gt" if operator == ">" else "lt", frozenset([value]))
         raise _unparsed(f"found '{operator}', expected: {_BINARY}")

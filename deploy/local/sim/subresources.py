@@ -152,7 +152,7 @@ def bind(core: Core, namespace: str | None, name: str, binding: Object) -> Respo
                            "lastTransitionTime": core.now()})  # fmt: skip
         return pod
 
-    update(core, pods, namespace, name, change, Writing("kube-scheduler"), sub="binding")
+    update(core, pods, namespace, name, change, sub="binding", owned=True)
     return _json(
         201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
     )
@@ -160,6 +160,8 @@ def bind(core: Core, namespace: str | None, name: str, binding: Object) -> Respo
 
 def _evict(core: Core, type_: ResourceType, request: Request, target: Target) -> Response:
     body = request.decoded()
+    if (body.get("metadata") or {}).get("name") != target.name:
+        raise errors.bad_request("name in URL does not match name in Eviction object")
     pod = loaded(type_, core.get(type_, target.namespace, target.name))
     budgets = core.collection(core.type("policy", "v1", "poddisruptionbudgets"))
     labels = pod["metadata"].get("labels") or {}

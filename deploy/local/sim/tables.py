@@ -114,8 +114,9 @@ def _two(big: int, big_unit: str, small: int, small_unit: str) -> str:
 
 
 def empty_cells(type_: ResourceType) -> Cells:
-    """The cells of a bookmark's row."""
-    return ["" for _ in columns(type_)]
+    """The cells of a bookmark's row: those of an object without anything in it."""
+    hollow = {"metadata": {"name": ""}, "spec": {"template": {}}, "status": {}}
+    return cells(type_, hollow, 0)[0]
 
 
 def _conditions(type_: ResourceType, obj: Object) -> list[dict[str, Any]]:
@@ -196,7 +197,7 @@ def _pod(obj: Object) -> Cells:
 def _pod_reason(
     obj: Object, spec: Mapping[str, Any], status: Mapping[str, Any], statuses: list[dict[str, Any]]
 ) -> str:
-    reason: str = status.get("reason") or status.get("phase") or "Unknown"
+    reason: str = status.get("reason") or status.get("phase") or ""
     for condition in status.get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("reason") == "SchedulingGated":
             reason = "SchedulingGated"
@@ -358,9 +359,11 @@ def _node(obj: Object) -> Cells:
 
 def _service(obj: Object) -> Cells:
     spec = obj.get("spec") or {}
-    kind = spec.get("type", "ClusterIP")
+    kind = spec.get("type", "")
     if kind == "ExternalName":
         external = spec.get("externalName", "<none>")
+    elif not kind:
+        external = "<unknown>"
     elif kind == "LoadBalancer":
         external = "<pending>"
     else:
@@ -413,7 +416,7 @@ _PRINTERS: dict[str, tuple[list[Column], Callable[[Object], Cells]]] = {
         _pod,
     ),
     "deployments.apps": (
-        _named(_column("Ready"), _column("Up-to-date", "integer"), _column("Available", "integer"), _AGE, *_WORKLOAD),
+        _named(_column("Ready"), _column("Up-to-date"), _column("Available"), _AGE, *_WORKLOAD),
         _deployment,
     ),
     "replicasets.apps": (

@@ -71,7 +71,7 @@ def _path_segment(name: str) -> Iterator[Cause]:
 
 def _matching(name: str, pattern: re.Pattern[str], text: str, longest: int) -> Iterator[Cause]:
     if len(name) > longest:
-        yield invalid_value("metadata.name", name, f"must be no more than {longest} bytes")
+        yield invalid_value("metadata.name", name, f"must be no more than {longest} characters")
     if not pattern.match(name):
         yield invalid_value("metadata.name", name, text)
 
@@ -92,7 +92,7 @@ def check_labels(labels: Mapping[str, str], field: str) -> Iterator[Cause]:
     for key, value in labels.items():
         yield from _qualified(key, field, key)
         if value and (len(value) > 63 or not _QUALIFIED.match(value)):
-            text = "must be no more than 63 bytes" if len(value) > 63 else _VALUE_TEXT
+            text = "must be no more than 63 characters" if len(value) > 63 else _VALUE_TEXT
             yield invalid_value(field, value, text)
 
 
@@ -132,7 +132,7 @@ def _templated(type_: ResourceType, spec: Mapping[str, Any]) -> Iterator[Cause]:
         selector = spec.get("selector")
         if selector is None:
             yield required("spec.selector")
-        elif not _selects(selector, labels):
+        if not selects(selector, labels):
             said = _shown(labels)
             yield Cause(
                 "FieldValueInvalid",

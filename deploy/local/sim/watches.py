@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from deploy.local.sim.errors import Refused, expired, too_large_version
+from deploy.local.sim.errors import Refused, expired, internal_plain, too_large_version
 from deploy.local.sim.reads import Filter, check_watch_options, parse_version
 from deploy.local.sim.store import Change, Collection, State, Store
 
@@ -144,7 +144,10 @@ def gone(change: Change) -> State:
 def open_watch(store: Store, collection: Collection, wanted: Filter, query: Mapping[str, str]) -> Watch:
     """A started watch. Raises Refused (422, 400); a version that is too old is an ERROR event, as on the real one."""
     check_watch_options(query)
-    version = parse_version(query.get("resourceVersion", ""))
+    try:
+        version = parse_version(query.get("resourceVersion", ""))
+    except Refused as refused:
+        raise internal_plain(refused.message) from None
     watch = Watch(
         store, collection, wanted, bookmarks=query.get("allowWatchBookmarks") in ("true", "1", "True")
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from deploy.local.sim import errors, managed, schemas, validation
 from deploy.local.sim.core import UNKNOWN_MANAGER, Core
-from deploy.local.sim.defaults import apply_defaults, initialise
+from deploy.local.sim.defaults import TEMPLATE_GENERATION, apply_defaults, initialise
 from deploy.local.sim.immutable import check_update
 from deploy.local.sim.objects import generated_name, loaded, make_state, new_uid, same
 from deploy.local.sim.store import State
@@ -55,25 +55,36 @@ def create(
         raise errors.internal_plain("resourceVersion should not be set on objects to be created")
     meta["uid"] = new_uid(core.random)
     meta["creationTimestamp"] = core.now()
-    for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"):
+    for name in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"):
         meta.pop(name, None)
     if type_.has_generation or type_.custom:
         meta["generation"] = 1
     if not how.apply:
         meta.pop("managedFields", None)
     managed_before = meta.pop("managedFields", None)
-    _fill(core, type_, obj, new=True)
-    _validate(type_, obj)
+    apply_defaults(type_, obj)
+    schemas.fill(type_, obj)
+    # What strategies and admission add from here on is nobody's.
     if managed_before is not None:
         meta["managedFields"] = managed_before
     elif core.managed_fields:
         managed.created(type_, obj, how.manager, core.now())
+    if _has_pod_spec(type_, obj):
+        initialise(type_, obj, core.random)
+    _validate(type_, obj)
     state = make_state(type_, obj, core.store.next_revision())
     if state.key in core.collection(type_).live:
         raise _exists(type_, meta["name"], generated)
-    if not how.dry_run:
-        core.store.put(core.collection(type_), state)
+    if how.dry_run:
+        return _unstored(state)
+    core.store.put(core.collection(type_), state)
     return state
+
+
+def _unstored(state: State) -> State:
+    """What a dry run shows of an object that was not there: it has no version."""
+    raw = state.raw.replace(b'"resourceVersion":"%d",' % state.version, b"", 1)
+    return State(state.key, state.version, raw, state.labels)
 
 
 def _exists(type_: ResourceType, name: str, generated: bool) -> errors.Refused:
@@ -84,11 +95,9 @@ def _exists(type_: ResourceType, name: str, generated: bool) -> errors.Refused:
     return error
 
 
-def _fill(core: Core, type_: ResourceType, obj: Object, *, new: bool) -> None:
-    apply_defaults(type_, obj)
-    if new:
-        initialise(type_, obj, core.random)
-    schemas.fill(type_, obj)
+def _has_pod_spec(type_: ResourceType, obj: Object) -> bool:
+    """False for a pod that validation will refuse before anything can be added to it."""
+    return type_.collection != "pods" or bool((obj.get("spec") or {}).get("containers"))
 
 
 def _validate(type_: ResourceType, obj: Object) -> None:
@@ -107,12 +116,9 @@ def _validate(type_: ResourceType, obj: Object) -> None:
 
 def _check_kind(type_: ResourceType, obj: Object) -> None:
     version, kind = obj.get("apiVersion", ""), obj.get("kind", "")
-    if type_.custom and not (version and kind):
-        missing = "apiVersion" if not version else "kind"
-        raise errors.bad_request(
-            f"Object '{missing.capitalize()}' is missing" if missing == "kind" else "apiVersion is required"
-        )
-    if version and version != type_.group_version:
+    if type_.custom and not kind:
+        raise errors.bad_request("Object 'Kind' is missing")
+    if (version or type_.custom) and version != type_.group_version:
         raise errors.bad_request(
             f"the API version in the data ({version}) does not match the expected API version ({type_.group_version})"
         )
@@ -194,10 +200,13 @@ def update(
     _check_versions(type_, meta, old["metadata"])
     schemas.prune(type_, new)
     _keep(type_, new, old, sub)
-    _fill(core, type_, new, new=False)
-    _bump_generation(type_, new, old)
+    apply_defaults(type_, new)
+    schemas.fill(type_, new)
+    if sub != "binding":
+        _bump_generation(type_, new, old)
     _validate(type_, new)
     check_update(type_, new, old, sub)
+    _check_finalizers(type_, meta, old["metadata"])
     unchanged = same(new, old)
     if core.managed_fields and not owned:
         managed.updated(type_, new, old, how.manager, core.now(), sub, unchanged=unchanged)
@@ -216,8 +225,8 @@ def _store(core: Core, type_: ResourceType, new: Object, before: State, how: Wri
         # The object goes as it was stored: the API server does not write the update that emptied its finalizers.
         last = make_state(type_, loaded(type_, before), core.store.next_revision())
         core.store.remove(collection, last)
-    else:
-        core.store.put(collection, state)
+        return make_state(type_, new, before.version)
+    core.store.put(collection, state)
     return state
 
 
@@ -231,20 +240,38 @@ def _check_versions(type_: ResourceType, meta: dict[str, Any], old: dict[str, An
     name = old["name"]
     uid = meta.get("uid")
     if uid and uid != old["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}"
+        where = f"{old['namespace']}/{name}" if type_.namespaced else name
+        why = (
+            f"StorageError: invalid object, Code: 4, Key: /registry/{type_.plural}/{where}, ResourceVersion: 0, "
+            f"AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {old['uid']}"
+        )
         raise errors.conflict(type_.group, type_.plural, name, why)
     version = meta.get("resourceVersion")
     if version in (None, "", "0"):
         if not type_.unconditional_update:
             text = "Invalid value: 0: must be specified for an update"
             cause = errors.Cause("FieldValueInvalid", "metadata.resourceVersion", text)
-            raise errors.invalid(type_.group, type_.kind, name, [cause])
+            raise errors.invalid(type_.group, type_.plural if type_.custom else type_.kind, name, [cause])
     elif version != old["resourceVersion"]:
         if not str(version).isdigit():
-            text = f'Invalid value: "{version}": strconv.ParseUint: parsing "{version}": invalid syntax'
-            cause = errors.Cause("FieldValueInvalid", "metadata.resourceVersion", text)
-            raise errors.invalid(type_.group, type_.kind, name, [cause])
+            raise errors.internal_plain(f'strconv.ParseUint: parsing "{version}": invalid syntax')
         raise errors.conflict(type_.group, type_.plural, name, errors.MODIFIED)
+
+
+def _check_finalizers(type_: ResourceType, meta: dict[str, Any], old: dict[str, Any]) -> None:
+    if not old.get("deletionTimestamp"):
+        return
+    fresh = [name for name in meta.get("finalizers") or () if name not in (old.get("finalizers") or ())]
+    if fresh:
+        said = ", ".join(f'"{name}"' for name in fresh)
+        text = (
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers "
+            f"[]string{{{said}}}"
+        )
+        cause = errors.Cause("FieldValueForbidden", "metadata.finalizers", text)
+        raise errors.invalid(
+            type_.group, type_.kind, old["name"], [cause] if type_.custom else [cause, cause]
+        )
 
 
 _SYSTEM = (
@@ -301,6 +328,9 @@ def _bump_generation(type_: ResourceType, new: Object, old: Object) -> None:
         changed = new.get("spec") != old.get("spec")
     if changed:
         new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+    if type_.collection == "daemonsets.apps" and new["spec"]["template"] != old["spec"]["template"]:
+        count = int(old["metadata"]["annotations"][TEMPLATE_GENERATION])
+        new["metadata"]["annotations"][TEMPLATE_GENERATION] = str(count + 1)
 
 
 def replace(
