@@ -70,7 +70,8 @@ class FakeMember:
 
     async def start(self) -> None:
         app = web.Application(handler_args={"handler_cancellation": True})
-        app.router.add_route("GET", "/api/v1/pods", self._many)
+        self.serve_many = self._many
+        app.router.add_route("GET", "/api/v1/pods", lambda request: self.serve_many(request))
         app.router.add_route("GET", "/api/v1/namespaces/{ns}/pods", self._many)
         app.router.add_route("GET", "/api/v1/namespaces/{ns}/pods/{name}", self._one)
         app.router.add_route("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", self._review)

@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import aiohttp
+import proto_model as model
 import pytest
 from reads_fake import BASE, PODS, PROTOBUF, Fleet, pod
 
 from _fastpath import proto
 from services.aggregator.protobuf import to_json
-from services.aggregator.reads import spool
+from services.aggregator.reads import respond, spool
 from services.aggregator.reads.codec import type_meta
 from services.common.kube import status_pb
 
@@ -122,12 +124,37 @@ async def test_a_list_beyond_what_is_kept_plain_is_packed(fleet: Fleet, monkeypa
     assert [item["metadata"]["name"] for item in items] == [f"p{i:03}" for i in range(300)]
     _, items = pods_in((await raw(fleet, "/api/v1/pods", **{"Accept-Encoding": "gzip"}))[2])
     assert len(items) == 300
+    whole = (await raw(fleet, "/api/v1/pods"))[2]
+    asked = [len(member.requests) for member in fleet.members.values()]
     monkeypatch.setattr(spool, "PACKED", 500)
-    code, kind, _ = await raw(fleet, "/api/v1/pods", f"{PROTOBUF},application/json")
-    assert (code, kind) == (200, "application/json")
-    code, _, body = await raw(fleet, "/api/v1/pods")
-    status = status_pb.decode(body)
-    assert code == 406 and status is not None and status["reason"] == "NotAcceptable"
+    assert (await raw(fleet, "/api/v1/pods"))[2] == whole
+    assert [len(member.requests) for member in fleet.members.values()] == [n + 2 for n in asked], "asked again"
+
+
+async def test_what_changed_between_two_answers_is_never_passed_on(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "PLAIN", 2000)
+    monkeypatch.setattr(spool, "BLOCK", 1000)
+    monkeypatch.setattr(spool, "PACKED", 500)
+    for i in range(300):
+        fleet.write("east", pod(f"p{i:03}", app="x" * 20))
+    east, before = fleet.members["east"], len(fleet.members["east"].requests)
+    real = east._many
+
+    async def shorter(request: Any) -> Any:
+        answer = await real(request)
+        if len(east.requests) == before + 2:
+            scanner = proto.ListScanner()
+            items = scanner.feed(answer.body)
+            return type(answer)(body=model.list_of("v1", "PodList", {"resourceVersion": "1"}, items[:-1]), content_type=PROTOBUF)
+        return answer
+
+    east.serve_many = shorter
+    assert len(pods_in((await raw(fleet, "/api/v1/pods"))[2])[1]) == 300
+    assert len(east.requests) == before + 4, "begun anew"
+    before += 4
+    monkeypatch.setattr(respond, "HOLD", 1000)  # too late to begin anew
+    with pytest.raises((aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError)):
+        await raw(fleet, "/api/v1/pods")
 
 
 async def test_watch_from_a_version(fleet: Fleet) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -65,7 +65,7 @@ class Lister:
     async def list(
         self, call: Call, aggregated: Aggregated, form: Negotiated, options: ReadOptions, presenter: Presenter
     ) -> web.StreamResponse:
-        """Answer a list; StatusError before anything was sent, TooLarge for protobuf that cannot be kept."""
+        """Answer a list; StatusError before anything was sent."""
         if form.kind == "partial" and not form.as_list:
             raise not_acceptable("you requested PartialObjectMetadata, but the requested object is a list")
         request = Request(call, aggregated, form, options, self._scope.resource(aggregated), presenter)
@@ -199,7 +199,7 @@ class Lister:
         if walk.plan.limit:
             return await self._page(request, walk, out, envelope)
         if isinstance(envelope, ProtoEnvelope):
-            return await self._spooled(walk, out, envelope)
+            return await self._spooled(request, walk, out, envelope)
         await out.add([envelope.begin("", None)])
         first = True
         while (batch := await walk.next(BATCH)) is not None:
@@ -210,16 +210,44 @@ class Lister:
         return await out.finish()
 
     @staticmethod
-    async def _spooled(walk: Walk, out: Outgoing, envelope: ProtoEnvelope) -> web.StreamResponse:
-        """Protobuf: the length comes first, so the list is kept, packed, until it is whole."""
+    async def _spooled(
+        request: Request, walk: Walk, out: Outgoing, envelope: ProtoEnvelope
+    ) -> web.StreamResponse:
+        """Protobuf: the length comes first, so the list is kept, packed, until it is whole.
+
+        One that is too large for that was only measured: the members are asked again, for the same versions.
+        """
         spool = Spool()
         while (batch := await walk.next(BATCH)) is not None:
             await spool.add(envelope.items(batch, first=False))
-        await out.add([envelope.begin("", None, spool.size)])
-        async for block in spool.blocks():
-            await out.add([block])
-        await out.add([proto.ENVELOPE_TAIL])
-        return await out.finish()
+        if not spool.full:
+            await out.add([envelope.begin("", None, spool.size)])
+            async for block in spool.blocks():
+                await out.add([block])
+            await out.add([proto.ENVELOPE_TAIL])
+            return await out.finish()
+        await walk.close()  # what it had read ahead goes
+        again = Walk(request.clock, request.presenter, replace(walk.plan, positions={
+            source.cluster: walk.plan.positions[source.cluster] for source in walk.sources
+        }))  # fmt: skip
+        try:
+            await again.open()
+            if again.failed:
+                raise Restart(f"no second answer of {', '.join(again.failed)}")
+            await out.add([envelope.begin("", None, spool.size)])
+            left = spool.size
+            while (batch := await again.next(BATCH)) is not None:
+                parts = envelope.items(batch, first=False)
+                left -= sum(map(len, parts))
+                if left < 0:
+                    break
+                await out.add(parts)
+            if left:
+                raise Restart("the second answers are of another length")
+            await out.add([proto.ENVELOPE_TAIL])
+            return await out.finish()
+        finally:
+            await again.close()
 
     async def _page(
         self, request: Request, walk: Walk, out: Outgoing, envelope: Envelope | ProtoEnvelope

@@ -19,13 +19,12 @@ class Representations:
     def __init__(self) -> None:
         self._refused: dict[tuple[str, str, str], float] = {}
 
-    def negotiate(self, call: Call, aggregated: Aggregated, *, protobuf: bool = True) -> Negotiated:
-        """The form for a call; StatusError 406. `protobuf` False: none of it, whatever the type has."""
+    def negotiate(self, call: Call, aggregated: Aggregated) -> Negotiated:
+        """The form for a call; StatusError 406."""
         headers = call.request.headers
         return negotiate(
             headers.get("Accept", ""), query=call.query, user_agent=headers.get("User-Agent", ""),
-            protobuf=protobuf and self._has(call, aggregated),
-            partial_protobuf=protobuf and not self._was_refused(call, aggregated, "partial"),
+            protobuf=self._has(call, aggregated), partial_protobuf=not self._was_refused(call, aggregated, "partial"),
         )  # fmt: skip
 
     def of_write(self, call: Call, aggregated: Aggregated) -> Negotiated:

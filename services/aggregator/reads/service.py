@@ -20,7 +20,6 @@ from services.aggregator.reads.query import check_version, decode_list, decode_w
 from services.aggregator.reads.representations import Representations
 from services.aggregator.reads.respond import Outgoing, pretty
 from services.aggregator.reads.scope import Scope
-from services.aggregator.reads.spool import TooLarge
 from services.aggregator.reads.tokens import TokenCodec
 from services.aggregator.reads.watch import WatchSession
 from services.aggregator.types import Aggregated, Call
@@ -62,8 +61,6 @@ class Reads:
         form = self._forms.negotiate(call, aggregated)
         try:
             return await answer(form)
-        except TooLarge:
-            form = self._forms.negotiate(call, aggregated, protobuf=False)
         except StatusError as error:
             if error.code != 406 or not form.protobuf:
                 raise

@@ -7,21 +7,19 @@ import zlib
 from collections import deque
 from collections.abc import AsyncIterator
 
-PLAIN = 8 * 1024 * 1024  # bytes kept as they are
+PLAIN = 4 * 1024 * 1024  # bytes kept as they are
 BLOCK = 1024 * 1024  # bytes packed at a time
-PACKED = 24 * 1024 * 1024  # packed bytes above which a list is too large: objects of one type pack to a tenth
+PACKED = 8 * 1024 * 1024  # packed bytes above which nothing is kept: objects of one type pack to a tenth
 LEVEL = 1
 
 
-class TooLarge(Exception):
-    """More than is kept."""
-
-
 class Spool:
-    """Takes parts, gives blocks back in order. Bytes beyond PLAIN are kept packed."""
+    """Takes parts, gives blocks back in order. Bytes beyond PLAIN are kept packed; when those are too many (`full`)
+    all is dropped and only counted from then on: what was taken must be had again."""
 
     def __init__(self) -> None:
         self.size = 0  # bytes taken
+        self.full = False
         self._parts: list[bytes] = []
         self._waiting = 0
         self._blocks: deque[bytes | asyncio.Future[bytes]] = deque()
@@ -30,10 +28,12 @@ class Spool:
         self._last: asyncio.Future[bytes] | None = None
 
     async def add(self, parts: list[bytes]) -> None:
-        """Append; TooLarge when that is more than may be kept."""
+        """Append."""
         size = sum(map(len, parts))
-        self._parts += parts
         self.size += size
+        if self.full:
+            return
+        self._parts += parts
         self._waiting += size
         if self._waiting >= BLOCK:
             await self._close_block()
@@ -48,7 +48,9 @@ class Spool:
         if self._last is not None:
             self._packed += len(await self._last)
             if self._packed > PACKED:
-                raise TooLarge
+                self.full = True
+                self._blocks.clear()
+                return
         self._last = asyncio.ensure_future(asyncio.to_thread(zlib.compress, block, LEVEL))
         self._blocks.append(self._last)
 
