@@ -10,9 +10,11 @@ AGGREGATORS ?= 1
 ENGINE ?=
 DETACH ?=
 PYTEST_ARGS ?=
+MINUTES ?= 5
+SEED ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stop test test-fast kube lint bench clean
+.PHONY: help venv demo demo-stop test test-fast kube lint bench torture clean
 
 help:
 	@echo "make demo        a fleet of real clusters, and kubectl against all of it (MEMBERS=2 AGGREGATORS=1 ENGINE=kube|sim DETACH=1)"
@@ -22,6 +24,7 @@ help:
 	@echo "make kube        build kube-apiserver, etcd, KWOK, … into the cache"
 	@echo "make lint        ruff, mypy, import rules, contracts"
 	@echo "make bench       the figures of README.md, as ratios in one run"
+	@echo "make torture     everything is killed, cut off and slowed down under load, then every client's history is checked (MINUTES=5 SEED=n)"
 	@echo "make clean       remove what was built in this checkout"
 
 venv: $(STAMP)
@@ -60,6 +63,10 @@ lint: venv
 bench: venv
 	@$(PYTHON) -m deploy.local.build
 	@$(BIN)/python -m benchmarks
+
+torture: venv
+	@$(PYTHON) -m deploy.local.build
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
 
 clean:
 	@rm -rf build dist .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(VENV)

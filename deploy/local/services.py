@@ -172,8 +172,8 @@ class Services:
         }
         for name, port in self.front_ports.items():
             etcds = [f"{LOOPBACK}:{self._route(f'{name}->{etcd}', at)}" for etcd, at in self.etcd_ports.items()]
-            own = {"frontAddress": f"{LOOPBACK}:{port}", "etcd": {"endpoints": etcds}}
-            self._python(name, "aggregator", {**own, **front}, self.grpc[name], self.http[name], {"https": port})
+            place: dict[str, Any] = {"frontAddress": f"{LOOPBACK}:{port}", "etcd": {"endpoints": etcds}}
+            self._python(name, "aggregator", {**place, **front}, self.grpc[name], self.http[name], {"https": port})
         reading = self.front_access("system:reclock:reconciler").write(
             self._state / "reconciler-front.kubeconfig"
         )

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from writes_fake import PODS, World, call, pod, refused
 
-from services.aggregator.writes import collection, delete
+from services.aggregator.writes import Writes, collection, delete
 from services.common import errors
 from services.common.errors import MemberUnreachable
 
@@ -159,3 +159,18 @@ async def test_collection_dry_run_and_preconditions(world: World) -> None:
 )
 def test_uids_in_field_selectors(selector: str, expected: str) -> None:
     assert collection.translate_uids(selector, {"host": "member"}) == expected
+
+
+@pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection"])
+async def test_nothing_is_sent_while_etcd_takes_no_writes(world: World, verb: str) -> None:
+    world.clock.refuses = "pods cannot be written now: etcd does not answer"
+    body = {"metadata": {"name": "web", "namespace": "ns"}}
+    calls: dict[str, tuple[str, str, Any]] = {
+        "create": ("POST", ALL, body), "update": ("PUT", ONE, body), "patch": ("PATCH", ONE, body),
+        "delete": ("DELETE", ONE, None), "deletecollection": ("DELETE", ALL, None),
+    }  # fmt: skip
+    method, path, sent = calls[verb]
+    made = call(method, path, sent, content_type="application/merge-patch+json") if verb == "patch" else call(method, path, sent)
+    error = await refused(lambda: getattr(Writes(world.context), verb)(made, PODS))
+    assert (error.code, error.retry_after) == (503, 2)
+    assert not world.east.asked and not world.west.asked

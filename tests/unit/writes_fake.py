@@ -99,6 +99,11 @@ class FakeClock:
         self.held: FakeClaim | None = None
         self.deletions: list[tuple[str, str]] = []
         self.versions: list[int] = []
+        self.refuses = ""
+
+    def require_writable(self) -> None:
+        if self.refuses:
+            raise errors.unavailable(self.refuses, retry_after=2)
 
     def put(self, cluster: str, name: str, uid: str, *, version: int = 17, fleet: int = 640) -> None:
         """A live object; of several of one name the first is shown."""

@@ -29,6 +29,8 @@ DIFF_PATIENCE = 1.0
 """Seconds that a list waits for the end of a member's diff before it leaves the member out."""
 CLAIM_PATIENCE = 5.0
 """Seconds that a create waits for another one of the same name: clients repeat what they got no answer to."""
+WRITE_RETRY = 2
+"""Seconds after which clients may try a write again that etcd's absence refused."""
 FUTURE_PATIENCE = 3.0
 """Seconds that a version of the future is waited for, as Kubernetes does."""
 LAG = 2.0
@@ -85,6 +87,11 @@ class Answers(View):
     def leads(self) -> bool:
         """Is this process the sequencer, as far as it knows?"""
         return bool(self.term)
+
+    def require_writable(self) -> None:
+        """StatusError 503 while etcd takes nothing: a write would reach its member, and never the log."""
+        if reason := self.context.upkeep.refuses():
+            raise errors.unavailable(f"{self.label} cannot be written now: {reason}", retry_after=WRITE_RETRY)
 
     def gap_changed(self, cluster: str, revision: int, there: bool) -> None:
         """A gap key was put or deleted."""

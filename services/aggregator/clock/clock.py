@@ -15,7 +15,6 @@ from services.aggregator.clock.position import Position
 from services.aggregator.clock.resource import ResourceClock
 from services.aggregator.clock.retention import Window
 from services.aggregator.clock.store import StartRefused, Store
-from services.aggregator.clock.upkeep import Upkeep
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.types import Aggregated
 from services.common.etcd import Etcd, EtcdCompacted, EtcdError
@@ -55,7 +54,7 @@ class Clock:
             max_ops=max_ops,
             resources=self._all,
         )
-        self.upkeep = Upkeep(etcd)
+        self.upkeep = self.context.upkeep
         self._window = Window(window_seconds, window_revisions)
         self._tasks: Tasks | None = None
         self._running: dict[str, asyncio.Task[None]] = {}

@@ -11,6 +11,7 @@ from services.aggregator.clock.barrier import Shared
 from services.aggregator.clock.election import LeaseKeeper, identity
 from services.aggregator.clock.follower import Followed, Follower
 from services.aggregator.clock.store import Store
+from services.aggregator.clock.upkeep import Upkeep
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 
@@ -34,10 +35,12 @@ class Context:
     leases: LeaseKeeper = field(init=False)
     leaders: Shared[Leaders] = field(init=False)
     follower: Follower = field(init=False)
+    upkeep: Upkeep = field(init=False)
     resources: Callable[[], Collection[Followed]] = lambda: ()
     _reopening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def __post_init__(self) -> None:
+        self.upkeep = Upkeep(self.store.etcd)
         self.leases = LeaseKeeper(self.store)
         self.leaders = Shared(self.store.leaders)
         self.follower = Follower(self.store, self.resources, self.reopen)

@@ -11,7 +11,7 @@ from services.common.etcd_admin import EndpointState, states
 
 log = logging.getLogger(__name__)
 
-PERIOD = 5.0
+PERIOD = 2.0
 FULL = (
     "etcd is full (alarm NOSPACE on {where}): reads go on, writes and new events wait. `reclock markers stats` shows"
     " what uses the room, `reclock markers defragment` gives free room back and switches the alarm off; if that is"
@@ -34,6 +34,13 @@ class Upkeep:
     def ready(self) -> str | None:
         """For `Service.checks`: an alarm, and what to do."""
         return self._trouble
+
+    def refuses(self) -> str | None:
+        """Why etcd takes no writes now; None when it does, or when nobody has looked yet."""
+        if self._trouble is None and any(not one.problem for one in self.endpoints):
+            return None
+        away = "; ".join(one.problem for one in self.endpoints[:1])
+        return self._trouble or (f"etcd does not answer ({away})" if self.endpoints else None)
 
     async def run(self) -> None:
         """Look every few seconds until cancelled."""

@@ -37,6 +37,7 @@ async def delete_collection(context: WriteContext, call: Call, aggregated: Aggre
     one of another member stay: whoever asks has not seen them.
     """
     clock = clock_of(context, aggregated)
+    clock.require_writable()
     body = await read_options(call)
     if body is not None and "preconditions" in split(body):
         raise errors.bad_request(

@@ -103,6 +103,7 @@ async def create(context: WriteContext, call: Call, aggregated: Aggregated) -> w
 async def _pass_to_host(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
     """Controllers write events in protobuf: on the host nothing of a new object is to be translated."""
     clock = clock_of(context, aggregated)
+    clock.require_writable()
     path, body = member_path(call, call.info.namespace), await call.request.read()
     answer = await send(context, call, aggregated, context.host, "POST", path, body, PROTOBUF_TYPE)
     return await show(context, call, clock, HOST, answer)
@@ -130,6 +131,7 @@ async def _create(context: WriteContext, new: New) -> web.Response:
             f"{aggregated.key} are created by their clusters, not through the fleet (APIAggregation {aggregated.name!r})"
         )
     clock = clock_of(context, aggregated)
+    clock.require_writable()
     if aggregated.create == "Host":
         return await show(context, new.call, clock, HOST, await _post(context, new, context.host, HOST))
     if clock.shown(new.namespace, new.name) is not None:

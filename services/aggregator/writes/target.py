@@ -95,6 +95,8 @@ async def find(context: WriteContext, call: Call, aggregated: Aggregated) -> Tar
     """Find the object that the call names: by its marker, else by asking the members; 404 when nobody has it."""
     info = call.info
     clock = clock_of(context, aggregated)
+    if info.verb != "get":
+        clock.require_writable()
     marker = clock.shown(info.namespace, info.name)
     if marker is None:
         await clock.snapshot(timeout=SETTLE)

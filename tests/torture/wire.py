@@ -1,0 +1,114 @@
+"""Requests of the torture run's clients: JSON over TLS to a front or a member, and what they show as history records."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from deploy.local.kubeconfig import Access
+from deploy.local.probes import tls_context
+from tests.proof.history import Seen
+
+NAMESPACE = "torture"
+PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+STAMP, VALUE = "torture/stamp", "torture/value"
+CLUSTER = "reclock.dev/cluster"
+IGNORED = "kube-root-ca.crt"
+"""Made by each cluster for itself: one name on all of them, nobody's stamp."""
+FAILURES = (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError)
+"""No answer, or half of one."""
+
+Obj = dict[str, Any]
+
+
+class Refused(Exception):
+    """An answer that is no success: `code` of its Status."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message[:300]}")
+        self.code = code
+
+
+class Server:
+    """One API server, by name; connections are kept."""
+
+    def __init__(self, name: str, access: Access, limit: int = 0) -> None:
+        self.name = name
+        self.url = access.server
+        self._tls: ssl.SSLContext = tls_context(access.authority, access.identity)
+        self._session: aiohttp.ClientSession | None = None
+        self._limit = limit
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """Made when it is first needed: it belongs to the running loop."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(ssl=self._tls, limit=self._limit, force_close=False)
+            self._session = aiohttp.ClientSession(connector=connector)
+        return self._session
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def request(
+        self, method: str, path: str, body: Obj | None = None, *, query: dict[str, str] | None = None,
+        kind: str = "application/json", timeout: float = 8.0,
+    ) -> Obj:  # fmt: skip
+        """One call. Refused for >= 400; FAILURES where the outcome is not known."""
+        data = None if body is None else msgspec.json.encode(body)
+        async with self.session.request(
+            method, self.url + path, data=data, params=query, headers={"Content-Type": kind, "Accept": "application/json"},
+            timeout=aiohttp.ClientTimeout(total=timeout),
+        ) as answer:  # fmt: skip
+            text = await answer.read()
+            try:
+                found: Obj = msgspec.json.decode(text)
+            except msgspec.DecodeError as error:
+                if answer.status >= 400:
+                    raise Refused(answer.status, text[:200].decode(errors="replace")) from error
+                raise aiohttp.ClientPayloadError(f"{answer.status}: half an answer") from error
+            if answer.status >= 400:
+                raise Refused(answer.status, str(found.get("message", "")))
+            return found
+
+    async def watch(self, path: str, query: dict[str, str], *, silence: float = 75.0) -> AsyncIterator[Obj]:
+        """Events of a watch until it ends in order. Refused when it is, FAILURES when it breaks."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=silence)
+        async with self.session.get(self.url + path, params={"watch": "1", **query}, timeout=timeout) as answer:
+            if answer.status >= 400:
+                text = await answer.read()
+                raise Refused(answer.status, text[:200].decode(errors="replace"))
+            rest = b""
+            async for chunk in answer.content.iter_any():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield msgspec.json.decode(line)
+
+
+def seen_of(obj: Obj) -> Seen:
+    """What a client of the front sees of an object's state."""
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return Seen(
+        metadata["namespace"], metadata["name"], metadata["uid"], annotations.get(CLUSTER, "?"),
+        int(metadata["resourceVersion"]), annotations.get(STAMP, ""),
+    )  # fmt: skip
+
+
+def ledger(name: str, stamp: str, group: str, **annotations: str) -> Obj:
+    """An object of the load."""
+    return {
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {
+            "name": name, "namespace": NAMESPACE, "labels": {"group": group},
+            "annotations": {STAMP: stamp, **annotations},
+        },
+        "data": {"filler": "x" * 200},
+    }  # fmt: skip
