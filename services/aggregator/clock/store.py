@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 BASE_LAYOUT = 1
 COMMIT_TIMEOUT = 10.0
+SEVERAL_TIMEOUT = 4.0
+"""The same where etcd has other members to go on with: longer than they take to elect a leader."""
 REBUILD_TIMEOUT = 60.0
 
 
@@ -62,6 +64,7 @@ class Store:
         self.etcd = etcd
         self.keys = Layout(prefix)
         self.fleet_id = fleet_id
+        self.patience = COMMIT_TIMEOUT if len(etcd.endpoints) == 1 else SEVERAL_TIMEOUT
         self.base = 0
         self.base_revision = 0
         """mod_revision of the base key: what lies before it is another store's history."""
@@ -211,7 +214,7 @@ class Store:
             cluster, revision = batch.gap
             key = keys.gap(group, resource, cluster)
             guards.append(compare(key, "mod", "=", revision))
-            answer = await self.etcd.txn(guards, [op_delete(key)], [op_range(leader)], timeout=COMMIT_TIMEOUT)
+            answer = await self.etcd.txn(guards, [op_delete(key)], [op_range(leader)], timeout=self.patience)
             if not answer.succeeded:
                 held = answer.responses[0].response_range.kvs
                 if held and held[0].create_revision == term:
@@ -229,7 +232,7 @@ class Store:
         ops += [op_delete(keys.gap(group, resource, cluster)) for cluster in batch.gaps_left]
         if batch.left:
             ops.append(op_put(keys.left(group, resource), b""))
-        answer = await self.etcd.txn(guards, ops, timeout=COMMIT_TIMEOUT)
+        answer = await self.etcd.txn(guards, ops, timeout=self.patience)
         if not answer.succeeded:
             raise Deposed("another sequencer leads, or wrote a position")
         return answer.revision
@@ -244,7 +247,7 @@ class Store:
             key = self.keys.marker(group, resource, one.namespace, one.name, one.cluster)
             guards.append(compare(key, "mod", "=", revision))
             ops.append(op_delete(key))
-        answer = await self.etcd.txn(guards, ops, timeout=COMMIT_TIMEOUT)
+        answer = await self.etcd.txn(guards, ops, timeout=self.patience)
         if not answer.succeeded:
             raise Deposed("another sequencer leads, or wrote a marker")
         return answer.revision
