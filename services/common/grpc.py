@@ -16,6 +16,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from services.common import rpc_trace
+from services.common.callers import Guard, is_local, is_tls
 from services.common.config import TLS, ConfigError, is_loopback, split_address
 from services.common.errors import StatusError, cut, rpc_code
 
@@ -78,7 +79,7 @@ class GrpcServer:
         self._health = HealthServicer()
         self._names: list[str] = []
         self.server = grpc.aio.server(
-            options=SERVER_OPTIONS, interceptors=rpc_trace.server_interceptors(),
+            options=SERVER_OPTIONS, interceptors=[*rpc_trace.server_interceptors(), *([Guard()] if tls else [])],
             maximum_concurrent_rpcs=10_000,
         )  # fmt: skip
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
@@ -133,13 +134,7 @@ class GrpcServer:
 
 def peer_may_have_secrets(context: grpc.aio.ServicerContext) -> bool:
     """Whether the caller proved who it is by TLS, or is on this machine."""
-    if context.auth_context().get("transport_security_type") == [b"ssl"]:
-        return True
-    peer: str = context.peer()
-    kind, _, address = peer.partition(":")
-    if kind in ("unix", "unix-abstract"):
-        return True
-    return kind in ("ipv4", "ipv6") and is_loopback(address.replace("%5B", "[").replace("%5D", "]"))
+    return is_tls(context) or is_local(context)
 
 
 async def abort(

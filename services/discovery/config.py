@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from services.common import callers
 from services.common.config import TLS, ConfigError, ServiceConfig, convert, is_loopback, split_address
 from services.discovery.names import is_dns_label, is_label
 
@@ -150,6 +151,7 @@ Settings = (
     StaticProvider | FileProvider | SecretProvider | ClusterApiProvider | KindProvider | RemoteProvider
 )
 
+ACCESS_FOR = (callers.AGGREGATOR, callers.RECONCILER, callers.SCHEDULER)
 BUILT: dict[str, type[Settings]] = {
     "cluster-api": ClusterApiProvider,
     "kind": KindProvider,
@@ -172,6 +174,8 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     state_file: str = ""
     """File (mode 0600: it holds credentials) that clusters, their access and registrations are kept in, for starts
     without the host and for clusters whose source goes while discovery is away; "" keeps none."""
+    access_for: list[str] = msgspec.field(default_factory=lambda: list(ACCESS_FOR))
+    """Names (URI or DNS alternative name, or common name) of client certificates that members' credentials go to."""
     leave_timeout: float = 86400.0
     """Seconds after which a removed cluster's credentials are dropped though nobody said that its copies are gone."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC
 from typing import Any
 
@@ -11,10 +11,12 @@ import grpc
 
 from reclock.discovery.v1 import discovery_pb2 as pb
 from reclock.discovery.v1 import discovery_pb2_grpc
+from services.common.callers import may_have_access, names_of, said
 from services.common.errors import StatusError
 from services.common.grpc import abort, abort_status, peer_may_have_secrets
 from services.common.kube.kubeconfig import KubeconfigError
 from services.discovery import metrics
+from services.discovery.config import ACCESS_FOR
 from services.discovery.hub import Hub
 from services.discovery.names import is_dns_label
 from services.discovery.providers.base import embedded
@@ -31,18 +33,22 @@ Kind = pb.WatchClustersResponse.EventType
 class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     """Answers from the registry and its hub."""
 
-    def __init__(self, registry: Registry, registrations: Registrations) -> None:
+    def __init__(
+        self, registry: Registry, registrations: Registrations, access_for: Collection[str] = ACCESS_FOR
+    ) -> None:
+        self._access_for = access_for
         self._registry = registry
         self._hub: Hub = registry.hub
         self._registrations = registrations
 
     async def WatchClusters(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Snapshot or what changed since, the mark, then changes."""
-        if request.with_access and not peer_may_have_secrets(context):
-            await abort(
-                context, grpc.StatusCode.PERMISSION_DENIED,
-                "credentials of clusters are for callers with a client certificate, or on this machine",
-            )  # fmt: skip
+        if request.with_access and not may_have_access(context, self._access_for):
+            text = (
+                f"credentials of clusters are for {', '.join(self._access_for)}, by a name of the client certificate"
+                f" ({said(names_of(context))}): give it such a name, or add one of its names to discovery's accessFor"
+            )
+            await abort(context, grpc.StatusCode.PERMISSION_DENIED, text)
         with metrics.WATCHERS.track_inprogress():
             seen = request.resume_version
             resumed = bool(seen) and self._hub.complete.is_set() and self._hub.resumable(seen)

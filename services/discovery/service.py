@@ -75,7 +75,7 @@ class DiscoveryService(Service[DiscoveryConfig]):
                 self.registry.restore(record)
         self.grpc.add(
             discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server,
-            DiscoveryServicer(self.registry, self.registrations), NAME,
+            DiscoveryServicer(self.registry, self.registrations, self.config.access_for), NAME,
         )  # fmt: skip
         self._add_checks()
         self._spawn(configured)

@@ -125,7 +125,7 @@ def put(tmp_path: Path, name: str, config: Any) -> None:
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
-        (["--bogus", "1"], "--bogus: unknown flag; allowed: --config"),
+        (["--bogus", "1"], "--bogus: unknown flag; allowed: --accessFor, --config"),
         (["--probe.interval", "never"], "probe.interval"),
         (["--providers", "[{type: kcp}]"], "providers[0].type: kcp is not built yet; built: "),
         (["--providers", "[{type: static, cluster: []}]"], "providers[0].cluster: unknown key; allowed: name, clusters"),
@@ -256,7 +256,7 @@ async def test_open_streams_do_not_keep_it_from_stopping(tmp_path: Path) -> None
 async def test_mutual_tls_between_processes(tmp_path: Path) -> None:
     ca_key, ca = make_ca()
     files = {}
-    for name in ("discovery", "aggregator"):
+    for name in ("discovery", "reclock-aggregator", "reclock-reconciler", "someone"):
         cert, key = make_pair(ca_key, "ca", name)
         for suffix, data in (("crt", cert), ("key", key), ("ca", pem(ca))):
             (tmp_path / f"{name}.{suffix}").write_bytes(data)
@@ -265,11 +265,28 @@ async def test_mutual_tls_between_processes(tmp_path: Path) -> None:
     put(tmp_path, "east", kubeconfig("east", {"server": "http://127.0.0.1:1"}, {"token": "t"}))
     async with discovery(tmp_path, grpcAddress="0.0.0.0:0", tls=files["discovery"]) as process:
         address = process.grpc.replace("0.0.0.0", "127.0.0.1")
-        async with channel(address, TLS(**files["aggregator"])) as chan:
+        async with channel(address, TLS(**files["reclock-aggregator"])) as chan:
             call = discovery_pb2_grpc.DiscoveryServiceStub(chan).WatchClusters(
                 pb.WatchClustersRequest(with_access=True)
             )
             assert (await asyncio.wait_for(call.read(), LIMIT)).cluster.access.kubeconfig
+        # Each service has only what it needs; others neither credentials nor what is between services.
+        release, watch = pb.ReleaseClusterRequest(name="east"), pb.WatchClustersRequest(with_access=True)
+        for name, code in (
+            ("reclock-aggregator", grpc.StatusCode.PERMISSION_DENIED), ("someone", grpc.StatusCode.PERMISSION_DENIED),
+            ("reclock-reconciler", grpc.StatusCode.FAILED_PRECONDITION),
+        ):  # fmt: skip
+            async with channel(address, TLS(**files[name])) as chan:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await discovery_pb2_grpc.DiscoveryServiceStub(chan).ReleaseCluster(release)
+                assert caught.value.code() is code, name
+        async with channel(address, TLS(**files["someone"])) as chan:
+            there = discovery_pb2_grpc.DiscoveryServiceStub(chan)
+            assert len((await there.ListClusters(pb.ListClustersRequest())).clusters) == 1
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await there.WatchClusters(watch).read()
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert "accessFor" in (caught.value.details() or "")
         async with channel(address) as chan:
             with pytest.raises(grpc.aio.AioRpcError):
                 await discovery_pb2_grpc.DiscoveryServiceStub(chan).ListClusters(

@@ -130,7 +130,7 @@ async def test_an_idle_stream_shows_signs_of_life(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_access_is_refused_to_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "peer_may_have_secrets", lambda context: False)
+    monkeypatch.setattr(server_module, "may_have_access", lambda context, allowed: False)
     async with discovery() as (running, stub):
         running.read(cluster("east"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
