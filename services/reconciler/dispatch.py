@@ -100,6 +100,8 @@ class Dispatcher:
             await copies.reconcile(self._context, member, key)
         elif key.kind == dependencies.KIND:
             await dependencies.reconcile(self._context, member, key)
+        elif key == namespaces.ROUTED_KEY:
+            await namespaces.reconcile_routed(self._context, member)
         elif key.kind == NAMESPACE:
             await namespaces.reconcile_member(self._context, member, key)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.reconciler.controllers import garbage
+from services.reconciler.controllers import garbage, namespaces
 from services.reconciler.controllers.context import Context
 from services.reconciler.decide import EXCLUSIVE
 from services.reconciler.keys import Key
@@ -141,6 +141,7 @@ class Router:
         for namespace in self.world.host.all(NAMESPACE):
             if deleting(namespace):
                 self.context.add_host(NAMESPACE, "", namespace["metadata"]["name"])
+        self.context.add(member.name, *namespaces.ROUTED_KEY, self._priority)
         garbage.sweep(self.context, member)
 
     # Case 2.

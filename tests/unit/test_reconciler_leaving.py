@@ -9,10 +9,11 @@ import pytest
 from reconciler_world import Made
 
 from services.common.fleet import Taint
-from services.reconciler.controllers import leaving
+from services.reconciler.controllers import leaving, namespaces
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import decide
-from services.reconciler.names import ROUTED, Obj
+from services.reconciler.keys import Key
+from services.reconciler.names import NAMESPACE_FINALIZER, ROUTED, Obj
 
 DRAIN = Taint("reclock.dev/maintenance", "NoExecute")
 
@@ -41,6 +42,12 @@ class Owned:
 
     def all(self) -> list[Any]:
         return []
+
+    def in_namespace(self, namespace: str) -> list[Any]:
+        return []
+
+    async def remove_all(self, namespace: str) -> None:
+        pass
 
 
 class Leaves:
@@ -156,3 +163,33 @@ def test_a_finished_jobs_copy_goes_with_its_member_only() -> None:
     assert decide(made.world, "job", job, made.member("east")).action == "keep"
     made.world.departing.add("east")
     assert decide(made.world, "job", job, made.member("east")).action == "remove"
+
+
+# Namespaces that the member had already.
+
+
+async def test_a_deleted_namespace_waits_for_what_was_routed_into_the_members_own(leaves: Leaves) -> None:
+    made, key = leaves.made, Key("namespace", "", "theirs")
+    for other in ("west", "north"):
+        made.member(other).member.reachable = True
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    meta = {"name": "theirs", "namespace": "", "deletionTimestamp": stamp, "finalizers": [NAMESPACE_FINALIZER]}
+    made.host("namespace", "theirs", metadata=meta)
+    mine = {"metadata": {"name": "p", "namespace": "theirs", "labels": {ROUTED: "fleet-id"}}}
+    foreign = {"metadata": {"name": "q", "namespace": "theirs", "labels": {ROUTED: "another"}}}
+    leaves.owned.objects = [mine, foreign]
+    with pytest.raises(Again):
+        await namespaces.reconcile_host(leaves.context, key)
+    await namespaces.reconcile_member(leaves.context, leaves.east, key)
+    assert leaves.owned.objects == [foreign]
+    await namespaces.reconcile_host(leaves.context, key)
+    assert ("patch", "namespaces", "theirs") in made.client.calls
+
+
+async def test_what_was_routed_is_collected_when_its_namespace_went_while_the_member_was_away(leaves: Leaves) -> None:
+    kept = {"metadata": {"name": "p", "namespace": "stays", "labels": {ROUTED: "fleet-id"}}}
+    lost = {"metadata": {"name": "q", "namespace": "went", "labels": {ROUTED: "fleet-id"}}}
+    leaves.made.host("namespace", "stays", metadata={"namespace": ""})
+    leaves.owned.objects = [kept, lost]
+    await namespaces.reconcile_routed(leaves.context, leaves.east)
+    assert leaves.owned.objects == [kept]

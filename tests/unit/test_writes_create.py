@@ -41,10 +41,13 @@ def not_connected() -> MemberUnreachable:
     return error
 
 
+ROUTED = {"reclock.dev/routed": "fleet"}
+
+
 async def test_goes_where_the_scheduler_says_and_the_claim_goes_with_the_outcome(world: World) -> None:
     world.east.answers[POST] = MADE
     answer = await post(world)
-    assert answer.status == 200 and world.east.sent("POST") == [pod()] and not world.west.asked
+    assert answer.status == 200 and world.east.sent("POST") == [pod(labels=ROUTED)] and not world.west.asked
     assert [claim.released for claim in world.clock.claims] == [True]
 
 
@@ -143,7 +146,8 @@ async def test_generated_name_keeps_no_claim(world: World) -> None:
 async def test_missing_namespace_is_made_with_the_hosts_finalizer_first(world: World) -> None:
     missing = errors.not_found("namespaces", "ns")
     world.east.answers[POST] = [missing, MADE]
-    finalized = {"metadata": {**NAMESPACE["metadata"], "finalizers": ["reclock.dev/members"]}}
+    finalized = NAMESPACE
+    world.host.answers[("GET", "/api/v1/namespaces/ns")] = {"metadata": {**NAMESPACE["metadata"], "finalizers": []}}
     world.host.answers[("PATCH", "/api/v1/namespaces/ns")] = [
         errors.conflict("namespaces", "ns", "changed"), finalized,
     ]  # fmt: skip
@@ -254,3 +258,13 @@ def test_only_a_missing_namespace_is_one() -> None:
     assert namespaces.lacks_namespace(errors.not_found("namespaces", "ns"))
     assert not namespaces.lacks_namespace(errors.not_found("pods", "web"))
     assert not namespaces.lacks_namespace(StatusError(404, "NotFound", "no such page"))
+
+
+async def test_the_hosts_namespace_waits_for_what_is_created_on_members(world: World) -> None:
+    """Also in a namespace that the member had already: the create succeeds there at once."""
+    world.east.answers[POST] = MADE
+    bare = {"metadata": {**NAMESPACE["metadata"], "finalizers": []}}
+    world.host.answers[("GET", "/api/v1/namespaces/ns")] = bare
+    world.host.answers[("PATCH", "/api/v1/namespaces/ns")] = NAMESPACE
+    await post(world)
+    assert [body["metadata"]["finalizers"] for body in world.host.sent("PATCH")] == [["reclock.dev/members"]]

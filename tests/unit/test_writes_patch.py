@@ -124,7 +124,8 @@ async def test_apply_of_what_nobody_has_creates(world: World) -> None:
     world.east.answers[("PATCH", path)] = pod("new", uid="u7", resourceVersion="20")
     body = b"apiVersion: v1\nkind: Pod\nmetadata: {name: new}\n"
     await send(world, body, APPLY, path + "?fieldManager=me&force=true")
-    assert world.east.sent("PATCH", path) == [{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "new"}}]
+    metadata = {"name": "new", "labels": {"reclock.dev/routed": "fleet"}}
+    assert world.east.sent("PATCH", path) == [{"apiVersion": "v1", "kind": "Pod", "metadata": metadata}]
     assert world.east.queries[-1] == [("fieldManager", "me"), ("force", "true")]
     assert world.clock.claims[0].released
 
@@ -209,3 +210,18 @@ async def test_what_is_read_to_be_patched_is_read_as_the_caller(world: World, bo
         assert error.code == 422
         assert error.message.endswith("testing value /metadata/annotations/a failed: test failed")
     assert world.east.users and set(world.east.users) == {"jane"}
+
+
+@pytest.mark.parametrize("kind", [APPLY, "PUT"])
+async def test_what_the_front_created_keeps_its_label_when_it_is_replaced(world: World, kind: str) -> None:
+    world.clock.put("east", "web", "u1")
+    world.clock.marker("east", "ns", "web").labels["reclock.dev/routed"] = "fleet"
+    path = "/api/v1/namespaces/ns/pods/web"
+    method = "PUT" if kind == "PUT" else "PATCH"
+    world.east.answers[(method, path)] = pod(uid="u1", resourceVersion="18")
+    body = pod(labels={"app": "a"})
+    if kind == "PUT":
+        await update.update(world.context, call("PUT", path, body), PODS)
+    else:
+        await send(world, body, APPLY, path)
+    assert world.east.sent(method)[0]["metadata"]["labels"] == {"app": "a", "reclock.dev/routed": "fleet"}

@@ -21,7 +21,8 @@ from services.common.kube.objects import ObjectApi
 
 Object = dict[str, Any]
 PODS = Aggregated("pods", "", "v1", "pods", "Pod", namespaced=True)
-NAMESPACE = {"metadata": {"name": "ns", "uid": "ns-uid", "resourceVersion": "7", "labels": {"team": "a"}}}
+NAMESPACE = {"metadata": {"name": "ns", "uid": "ns-uid", "resourceVersion": "7", "labels": {"team": "a"},
+                          "finalizers": ["reclock.dev/members"]}}  # fmt: skip
 
 
 def pod(name: str = "web", **metadata: Any) -> Object:
@@ -108,7 +109,8 @@ class FakeClock:
     def put(self, cluster: str, name: str, uid: str, *, version: int = 17, fleet: int = 640) -> None:
         """A live object; of several of one name the first is shown."""
         marker = SimpleNamespace(
-            cluster=cluster, namespace="ns", name=name, uid=uid, version=version, fleet=fleet, deleted=False
+            cluster=cluster, namespace="ns", name=name, uid=uid, version=version, fleet=fleet, deleted=False,
+            labels={},
         )
         self.markers.setdefault(("ns", name), []).append(marker)
 

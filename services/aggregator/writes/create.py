@@ -31,11 +31,12 @@ from services.aggregator.writes.body import (
 from services.aggregator.writes.context import WriteContext
 from services.aggregator.writes.namespaces import (
     ensure_namespace,
+    hold_namespace,
     host_namespace_of,
     lacks_namespace,
     when_namespace_is_ready,
 )
-from services.aggregator.writes.references import fixed_clusters, take_in
+from services.aggregator.writes.references import fixed_clusters, mark_routed, take_in
 from services.aggregator.writes.send import send, show
 from services.aggregator.writes.target import METADATA, client_of, clock_of, member_path
 from services.common import errors
@@ -255,6 +256,8 @@ async def _create_on(
     context: WriteContext, new: New, clock: ResourceClock, cluster: str, host_namespace: dict[str, Any]
 ) -> web.Response:
     client = client_of(clock, cluster)
+    if new.namespace:
+        host_namespace = await hold_namespace(context, host_namespace)
     await warn_of_missing(new.call, new.aggregated, client, new.namespace, new.body)
     try:
         answer = await _post(context, new, client, cluster)
@@ -278,7 +281,9 @@ async def _post(context: WriteContext, new: New, client: KubeClient, cluster: st
 
 
 async def _inside(context: WriteContext, cluster: str, new: New) -> bytes:
-    body = await take_in(context, cluster, new.namespace, new.body) if cluster else new.body
+    body = new.body
+    if cluster:
+        body = mark_routed(await take_in(context, cluster, new.namespace, body), context.fleet_id)
     try:
         return unsplice(body, None, None, context.owners.incoming(cluster))
     except SpliceError as error:

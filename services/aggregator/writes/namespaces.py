@@ -17,6 +17,7 @@ ORIGIN = "reclock.dev/origin"
 HOST_UID = "reclock.dev/host-uid"
 FINALIZER = "reclock.dev/members"
 ATTEMPTS = 5
+PERMANENT = ("default", "kube-system", "kube-public", "kube-node-lease")  # nobody can delete them
 NO_SERVICE_ACCOUNT = 'serviceaccount "default" not found'
 SERVICE_ACCOUNT_WAIT = 10.0  # seconds: the member's controller makes `default` a moment after the namespace
 
@@ -68,6 +69,11 @@ async def ensure_namespace(context: WriteContext, client: KubeClient, host: dict
     except StatusError as error:
         if error.reason != "AlreadyExists":
             raise
+
+
+async def hold_namespace(context: WriteContext, host: dict[str, Any]) -> dict[str, Any]:
+    """Keep the host's namespace, when it is deleted, until what is created in it on members is gone."""
+    return host if host["metadata"]["name"] in PERMANENT else await _with_finalizer(context, host)
 
 
 async def _with_finalizer(context: WriteContext, host: dict[str, Any]) -> dict[str, Any]:

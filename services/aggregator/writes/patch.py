@@ -13,7 +13,7 @@ from services.aggregator.writes import jsonpatches
 from services.aggregator.writes.body import Raw, envelope, join, raw, split, value, yaml_to_json
 from services.aggregator.writes.context import WriteContext
 from services.aggregator.writes.create import create_by_apply
-from services.aggregator.writes.references import take_in
+from services.aggregator.writes.references import mark_routed, take_in
 from services.aggregator.writes.send import send, show
 from services.aggregator.writes.target import METADATA, Target, find
 from services.aggregator.writes.update import put
@@ -56,6 +56,9 @@ async def _apply(context: WriteContext, call: Call, aggregated: Aggregated, body
             raise
         return await create_by_apply(context, call, aggregated, body)
     inside = await take_in(context, target.cluster, target.namespace, body) if target.cluster else body
+    if target.is_routed and not call.info.subresource:
+        # Who created it by an apply owns the label: without it here the member would take it off.
+        inside = mark_routed(inside, context.fleet_id)
     fields = split(inside)
     metadata = split(fields.get("metadata", msgspec.Raw(b"{}")))
     await _translate_version(target, metadata)

@@ -12,6 +12,7 @@ from services.aggregator.writes.context import WriteContext
 
 HOST_OWNERS = "reclock.dev/host-owners"
 HOST_OWNED = "reclock.dev/host-owned"  # label: what Reclock's garbage collection looks at
+ROUTED = "reclock.dev/routed"  # label: the fleet's id, on what the front created for somebody
 
 
 def fixed_clusters(context: WriteContext, namespace: str, references: Sequence[OwnerReference]) -> set[str]:
@@ -61,6 +62,18 @@ async def take_in(context: WriteContext, cluster: str, namespace: str, body: byt
     if moved:
         _note_host_owners(metadata, moved)
     fields["metadata"] = msgspec.Raw(join(metadata))
+    return join(fields)
+
+
+def mark_routed(body: bytes, fleet_id: str) -> bytes:
+    """Label an object that a user creates on a member: in a namespace that is the member's own nothing else tells it
+    from what was there, when the fleet's namespace is deleted or the member leaves.
+    """
+    fields = split(body)
+    metadata = split(fields["metadata"]) if "metadata" in fields else {}
+    labels = value(metadata.get("labels")) or {}
+    metadata["labels"] = raw({**labels, ROUTED: fleet_id})
+    fields["metadata"] = raw(metadata)
     return join(fields)
 
 

@@ -9,6 +9,7 @@ from _fastpath.marker import Marker
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.context import SETTLE, WriteContext
+from services.aggregator.writes.references import ROUTED
 from services.common import errors
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
@@ -33,6 +34,11 @@ class Target:
     @property
     def cluster(self) -> str:
         return self.marker.cluster
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether the front created it: its label has to survive being replaced."""
+        return bool(self.cluster) and ROUTED in (self.marker.labels or {})
 
     def path(self, call: Call) -> str:
         """The object's path on the member, subresource included; in the group that the caller named."""

@@ -8,7 +8,7 @@ from _fastpath.splice import SpliceError, unsplice
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import as_json, envelope, join, raw, split
 from services.aggregator.writes.context import WriteContext
-from services.aggregator.writes.references import take_in
+from services.aggregator.writes.references import mark_routed, take_in
 from services.aggregator.writes.send import send, show
 from services.aggregator.writes.target import Target, find
 from services.common import errors
@@ -29,6 +29,8 @@ async def put(
     """PUT a body that carries fleet `version` ("" for an unconditional update) to the object's member."""
     native = await target.member_version(version)
     inside = await take_in(context, target.cluster, target.namespace, body) if target.cluster else body
+    if target.is_routed:
+        inside = mark_routed(inside, context.fleet_id)
     try:
         # After take_in: the references that this restores are the member's own.
         inside = unsplice(inside, native, None, context.owners.incoming(target.cluster))

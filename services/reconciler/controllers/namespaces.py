@@ -6,7 +6,7 @@ import logging
 from datetime import UTC, datetime
 
 from services.common.errors import StatusError
-from services.common.kube.resource import NAMESPACES
+from services.common.kube.resource import NAMESPACES, Resource
 from services.reconciler.applier import deadline
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.keys import Key
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 PERMANENT = ("default", "kube-system", "kube-public", "kube-node-lease")
 """Every cluster has them, and nobody deletes them."""
+ROUTED_KEY = Key("routed", "", "all")
 CHECK = 5.0
 REMOVAL_CHECK = 1.0
 
@@ -80,7 +81,7 @@ async def reconcile_host(context: Context, key: Key) -> None:
         if not member.reachable:
             # What is there is collected when it returns.
             waits = waits or waited < context.worker_lost_timeout
-        elif not member.synced or holds(context, member, key.name):
+        elif not member.synced or holds(context, member, key.name) or await _routed(context, member, key.name):
             context.add(member.name, *key)
             waits = True
     if waits:
@@ -127,9 +128,34 @@ async def _empty(context: Context, member: MemberCache, name: str) -> None:
                 context.add(member.name, kind, namespace, copy_name)
     if member.owned is not None:
         await member.owned.remove_all(name)
+        # In a namespace that is the member's own, only what the front created there goes.
+        for resource, obj in await _routed(context, member, name):
+            await member.owned.remove_routed(resource, obj)
     if any(namespace == name for kind in COPIED for namespace, _ in member.informers[kind].store):
         raise Again(REMOVAL_CHECK)
     context.add(member.name, "dependencies", name, "all")
+
+
+async def _routed(context: Context, member: MemberCache, name: str) -> list[tuple[Resource, Obj]]:
+    if name in PERMANENT or member.owned is None:
+        return []
+    async with deadline(member):
+        return await member.owned.routed(context.world.fleet_id, name)
+
+
+async def reconcile_routed(context: Context, member: MemberCache) -> None:
+    """Collect what the front created in namespaces that were deleted on the host while the member was away."""
+    if member.owned is None:
+        return
+    gone: dict[str, bool] = {}
+    for resource, obj in await member.owned.routed(context.world.fleet_id):
+        namespace = obj["metadata"].get("namespace", "")
+        if not namespace or context.world.host.get(NAMESPACE, "", namespace) is not None:
+            continue
+        if namespace not in gone:
+            gone[namespace] = await _gone_from_host(context, namespace, "")
+        if gone[namespace]:
+            await member.owned.remove_routed(resource, obj)
 
 
 async def _gone_from_host(context: Context, name: str, wanted: str) -> bool:
@@ -139,4 +165,4 @@ async def _gone_from_host(context: Context, name: str, wanted: str) -> bool:
         if error.code != 404:
             raise
         return True
-    return uid(there) != wanted or deleting(there)
+    return bool(wanted) and (uid(there) != wanted or deleting(there))

@@ -92,3 +92,35 @@ def test_deleting_a_namespace_leaves_nothing_anywhere(fleet: RunningFleet) -> No
             if one["status"]["phase"] == "Active"
         }
         assert not fleet.member(name).within("passing").items("pods")
+
+
+def test_in_a_namespace_that_members_had_already_only_what_is_the_fleets_goes(fleet: RunningFleet) -> None:
+    name = "shared"
+    members = [fleet.member(cluster) for cluster in ("east", "west")]
+    try:
+        for member in members:
+            member("create", "namespace", name)
+            member("-n", name, "run", "local", "--image=example/web:1")
+        front = fleet.kubectl.within(name)
+        fleet.kubectl("create", "namespace", name)
+        for pod in ("one", "two", "three"):
+            front("run", pod, "--image=example/web:1", "--labels=app=mine")
+        assert len(front.items("pods", "-l", "reclock.dev/routed,app=mine")) == 3
+        # The label survives writes that do not name it.
+        body = front.json("get", "pod", "one")
+        body["metadata"]["labels"] = {"app": "mine"}
+        front("replace", "-f", "-", stdin=json.dumps(body))
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "applied", "labels": {"app": "mine"}},
+                    "spec": {"containers": [{"name": "c", "image": "example/web:1"}]}}  # fmt: skip
+        for version in ("1", "2"):
+            manifest["metadata"]["annotations"] = {"version": version}  # type: ignore[index]
+            front("apply", "--server-side", "-f", "-", stdin=json.dumps(manifest))
+        assert len(front.items("pods", "-l", "reclock.dev/routed,app=mine")) == 4
+        fleet.kubectl("delete", "namespace", name, timeout=90)
+        for member in members:
+            left = {pod["metadata"]["name"] for pod in member.within(name).items("pods")}
+            assert left == {"local"}
+    finally:
+        fleet.kubectl.run("delete", "namespace", name, "--ignore-not-found")
+        for member in members:
+            member.run("delete", "namespace", name, "--ignore-not-found")
