@@ -153,9 +153,8 @@ class Services:
     def _add_services(self) -> None:
         addresses = {f"{name}Address": f"{LOOPBACK}:{self.grpc[name]}" for name in GRPC_PORTS}
         discovery, scheduler = addresses["discoveryAddress"], addresses["schedulerAddress"]
-        own = {"type": "kubeconfig-file", "name": "local-fleet", "paths": [str(self._layout.members)]}
-        state = str(self._state / "discovery.state")
-        self._service("discovery", {"providers": self._providers or [own], "stateFile": state})
+        local = {"type": "kubeconfig-file", "name": "local-fleet", "paths": [str(self._layout.members)]}
+        self._service("discovery", {"providers": self._providers or [local]})
         workers = {member: f"{LOOPBACK}:{port}" for member, port in self.workers.items()}
         if self._placement:
             self._service("scheduler", {"role": "manager", "discoveryAddress": discovery, "workers": workers})
@@ -199,6 +198,7 @@ class Services:
             "grpcAddress": f"{LOOPBACK}:{grpc}",
             "httpAddress": f"{LOOPBACK}:{http}",
             "host": {"kubeconfig": str(host)},
+            "stateFile": str(self._state / f"{name}.state"),
             **config,
         }
         path = write_private(self._state / f"{name}.yaml", yaml.safe_dump(whole, sort_keys=False))

@@ -51,6 +51,40 @@ def test_kill_while_workloads_are_created(fleet: RunningFleet, kubectl: Kubectl,
     assert len(native) == 12, "every workload is placed exactly once"
 
 
+def test_everything_restarts_while_discovery_is_away(fleet: RunningFleet, kubectl: Kubectl) -> None:
+    """No answer may look as if the fleet had no members, and an open watch must see nothing go."""
+    kubectl("apply", "-f", "-", stdin=deployment("web", 4))
+    eventually(lambda: total(kubectl, 4), 60)
+    before = {pod["metadata"]["uid"] for pod in kubectl.items("pods")}
+    with Informer(fleet, f"/api/v1/namespaces/{kubectl.namespace}/pods") as informer:
+        eventually(lambda: set(informer.store) == before, 30)
+        fleet.do("kill9", "discovery")
+        try:
+            for victim in ("aggregator", "scheduler", "reconciler"):
+                fleet.do("kill9", victim)
+                fleet.do("start", victim)
+            answers = []
+
+            def served() -> bool:
+                found = kubectl.run("get", "pods", "-o", "json")
+                if found.code == 0:
+                    answers.append({pod["metadata"]["uid"] for pod in json.loads(found.out)["items"]})
+                return bool(answers)
+
+            eventually(served, 60)
+            assert answers[0] == before, "the first answer is whole"
+            retried(kubectl, deployment("more", 2))
+            eventually(lambda: total(kubectl, 6), 90)
+            kubectl("run", "bare", "--image=example/web:1")
+        finally:
+            fleet.do("start", "discovery")
+        truth = {pod["metadata"]["uid"] for pod in kubectl.items("pods")}
+        eventually(lambda: set(informer.store) == truth, 30)
+        assert before < truth
+    assert informer.relists == 1
+    assert informer.problems == []
+
+
 def retried(kubectl: Kubectl, manifest: str) -> None:
     eventually(lambda: kubectl.run("apply", "-f", "-", stdin=manifest).code == 0, 60)
 
@@ -83,6 +117,8 @@ def test_a_third_cluster_joins_and_leaves(fleet: RunningFleet) -> None:
     finally:
         fleet.do("remove-member", "north")
     eventually(lambda: not {"north-n0", "north-n1"} & nodes(fleet), 90)
+    # Its kubeconfig is gone and so is the cluster: what may be left there is waited for, unless somebody knows better.
+    fleet.kubectl("create", "--raw", "/apis/reclock.dev/v1alpha1/clusters/north/forget", "-f", "-", stdin="{}")
     eventually(lambda: "north" not in fleet.kubectl("get", "clusters"), 60)
 
 
