@@ -33,7 +33,10 @@ from services.discovery.record import (
 
 log = logging.getLogger(__name__)
 
-LEAVING = "no provider has it any more; its access is kept until what Reclock made there is gone"
+LEAVING = (
+    "no provider has it any more; its access is kept until what Reclock made there is gone"
+    " (`reclock forget` moves its work at once)"
+)
 
 
 class Keeper(Protocol):
@@ -87,10 +90,8 @@ class Registry:
         if mine is None:
             if not self.hub.complete.is_set():
                 self.records[record.name] = record
-                if record.leaving_since is not None and record.kept is not None:
-                    record.found = record.kept
-                    self._tell("engaged", record)
-                    self._publish(record)
+                if record.leaving_since is not None:
+                    self._restore_leaving(record)
             return
         if mine.uid and mine.uid != record.uid:
             return
@@ -104,6 +105,13 @@ class Registry:
             mine.unreachable_since = min(ours, record.unreachable_since)
             mine.forgotten = mine.forgotten or record.forgotten
         self._publish(mine)
+
+    def _restore_leaving(self, record: Record) -> None:
+        """No provider will bring it: it is streamed as it was; without access to those who have theirs still."""
+        if record.kept is not None:
+            record.found = record.kept
+            self._tell("engaged", record)
+        self._publish(record)
 
     # Providers.
 

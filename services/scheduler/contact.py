@@ -8,6 +8,7 @@ clock is asked only after a reboot, and a time that lies in the future counts as
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ from services.common.kube.client import KubeClient
 from services.common.kube.resource import LEASES
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.wire import owner_from_proto
+
+log = logging.getLogger(__name__)
 
 NAMESPACE = "kube-system"
 FLEET, BOOT, AT, EXCEPTIONS = (
@@ -139,6 +142,13 @@ class Contact:
         if lease is None or self.last is not None:
             return
         self._lease = lease
+        try:
+            self._take_kept(lease)
+        except (KeyError, ValueError, TypeError, msgspec.DecodeError):
+            log.exception("the last contact on the member is unreadable: it counts as long ago")
+            self.last = float("-inf")
+
+    def _take_kept(self, lease: Mapping[str, Any]) -> None:
         annotations: Mapping[str, str] = lease["metadata"].get("annotations") or {}
         spec = lease.get("spec") or {}
         self.fleet_id = annotations.get(FLEET, "")

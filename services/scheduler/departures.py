@@ -15,7 +15,9 @@ from services.scheduler.policy import Policy
 from services.scheduler.workload import DUPLICATED, Workload
 
 CLUSTER_LOST, DRAINED, CONFLICT, UNSCHEDULABLE = "ClusterLost", "Drained", "Conflict", "PodsUnschedulable"
-CLUSTER_REMOVED = "ClusterRemoved"
+CLUSTER_REMOVED, WORKER_LOST = "ClusterRemoved", "WorkerLost"
+FENCED = "fenced since"
+"""How the reconciler's message about a fenced copy begins."""
 RECHECK = timedelta(seconds=5)
 UNFENCED_RECHECK = timedelta(seconds=60)
 
@@ -61,6 +63,7 @@ def outlook(workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts
             _conflict(workload, cluster)
             or _removed(workload, policy, fleet, timeouts, now, cluster, found)
             or _lost(workload, policy, fleet, timeouts, now, cluster, found)
+            or _worker_lost(workload, policy, fleet, timeouts, cluster)
             or _drained(workload, policy, fleet, now, cluster, found)
             or _unschedulable(workload, policy, fleet, timeouts, now, cluster, found)
         )
@@ -106,6 +109,21 @@ def _lost(
         found.at(now + RECHECK)
         return None
     return Departure(cluster, CLUSTER_LOST, f"the cluster has been away for more than {limit:g} s")
+
+
+def _worker_lost(
+    workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts, cluster: str
+) -> Departure | None:
+    """Its copy is fenced and the member answers: only the worker is out of contact, so it can run elsewhere."""
+    copy, member = workload.copies.get(cluster) or {}, fleet.members.get(cluster)
+    if not workload.at_most_once or member is None or not member.reachable:
+        return None
+    if not str(copy.get("message") or "").startswith(FENCED):
+        return None
+    limit = policy.worker_lost_timeout or timeouts.worker_lost
+    if fleet.fence_wait(cluster, limit) != 0 or fleet.most_are_lost():
+        return None
+    return Departure(cluster, WORKER_LOST, f"its worker has been out of contact for more than {limit:g} s")
 
 
 def _removed(

@@ -95,9 +95,10 @@ class Heartbeats:
         self._began = self._clock.monotonic()
         self._known = {}
         try:
-            leases = (await self._host.list(LEASES, self._namespace, labelSelector=LABEL))["items"]
-        except StatusError as error:
-            log.warning("what the workers said before is not known: %s", error.message)
+            async with asyncio.timeout(CALL_LIMIT):
+                leases = (await self._host.list(LEASES, self._namespace, labelSelector=LABEL))["items"]
+        except (TimeoutError, StatusError) as error:
+            log.warning("what the workers said before is not known: %s", error)
             leases = []
         for lease in leases:
             self._restore(lease)
@@ -141,10 +142,12 @@ class Heartbeats:
             try:
                 async with asyncio.timeout(CALL_LIMIT):
                     answer = await send(self._request(cluster, fleet_id))
+                await self._heard(cluster, answer)
             except (TimeoutError, StatusError) as error:
                 self._note_problem(cluster, getattr(error, "message", "") or "no answer")
-            else:
-                await self._heard(cluster, answer)
+            except Exception:
+                # Without heartbeats the worker stops what runs there: a bug must not end them.
+                log.exception("a heartbeat of %s failed", cluster)
             await asyncio.sleep(self.period)
 
     def _request(self, cluster: str, fleet_id: str) -> pb.HeartbeatRequest:

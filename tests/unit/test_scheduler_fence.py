@@ -362,3 +362,30 @@ async def test_a_lost_cluster_whose_worker_fences_is_left_after_the_whole_time_o
     waits["east"] = 0.0
     await world.settle(key)
     assert world.clusters(key) == {"west": 2}
+
+
+async def test_a_fenced_copy_on_a_member_that_answers_moves_once_its_worker_is_given_up() -> None:
+    world = World()
+    world.member("east")
+    key = world.workload("web", kind="StatefulSet", count=2)
+    await world.settle(key)
+    world.member("west")
+    waits: dict[str, float | None] = {"east": 100.0}
+    world.fleet.fence_wait = lambda cluster, limit: waits[cluster]
+    message = "fenced since 2026-01-01T00:00:00Z: its worker was out of contact with the manager"
+    world.report(key, copies=[{"cluster": "east", "state": "Waiting", "message": message}])
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2}
+    waits["east"] = 0.0
+    world.report(key, copies=[{"cluster": "east", "state": "Waiting", "message": message}])
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 2}
+
+
+async def test_a_kept_contact_that_is_unreadable_counts_as_long_ago() -> None:
+    api, boot = Api(), Boot()
+    await in_contact(api, boot)
+    api.objects[LEASES.key, "kube-system", "reclock-contact-east"]["metadata"]["annotations"].pop("reclock.dev/boot-time")
+    again = Contact(api, "east", now=boot, boot="b")  # type: ignore[arg-type]
+    await again.restore()
+    assert again.is_due(DB)
