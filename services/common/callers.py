@@ -21,13 +21,22 @@ _PROVIDER = "reclock.discovery.v1.ClusterProviderService"
 _PLACEMENT = "reclock.scheduler.v1.PlacementService"
 _ADMISSION = "reclock.scheduler.v1.AdmissionService"
 _PLUGIN = "reclock.scheduler.v1.PlacementPluginService"
+_PEERS, _WORK, _QUEUES = (
+    "reclock.reconciler.v1.PeerService", "reclock.reconciler.v1.ReconcilerService", "reclock.reconciler.v1.QueueService",
+)  # fmt: skip
 
 NEEDS: dict[str, dict[str, frozenset[str]]] = {
     AGGREGATOR: {
         _DISCOVERY: frozenset({"WatchClusters", "ListClusters", "ForgetCluster"}),
         _PLACEMENT: frozenset({"PlaceObject", "Explain"}),
     },
-    RECONCILER: {_DISCOVERY: frozenset({"WatchClusters", "ReleaseCluster"})},
+    RECONCILER: {
+        _DISCOVERY: frozenset({"WatchClusters", "ReleaseCluster"}),
+        # Its replicas, of each other.
+        _PEERS: frozenset({"Relay", "Add"}),
+        _WORK: frozenset({"QueryIndex"}),
+        _QUEUES: frozenset({"ListQueues", "UpdateQueue"}),
+    },
     SCHEDULER: {
         _DISCOVERY: frozenset({"WatchClusters"}),
         _ADMISSION: frozenset(
@@ -40,6 +49,7 @@ NEEDS: dict[str, dict[str, frozenset[str]]] = {
 """Service -> what it calls of the others; all else is refused to it."""
 INTERNAL: dict[str, frozenset[str]] = {
     f"/{_DISCOVERY}/ReleaseCluster": frozenset({RECONCILER}),
+    **{f"/{_PEERS}/{rpc}": frozenset({RECONCILER}) for rpc in NEEDS[RECONCILER][_PEERS]},
     **{f"/{_ADMISSION}/{rpc}": frozenset({SCHEDULER}) for rpc in NEEDS[SCHEDULER][_ADMISSION]},
 }
 """What is between services only: a wrong call here loses work, or runs it twice."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from reclock.discovery.v1 import discovery_pb2
+from reclock.reconciler.v1 import peer_pb2, reconciler_pb2
 from reclock.scheduler.v1 import scheduler_pb2
 from services.common.callers import INTERNAL, NEEDS, refusal
 
 
 def rpcs() -> set[tuple[str, str]]:
     found = set()
-    for module in (discovery_pb2, scheduler_pb2):
+    for module in (discovery_pb2, peer_pb2, reconciler_pb2, scheduler_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             found |= {(service.full_name, method.name) for method in service.methods}
     return found
