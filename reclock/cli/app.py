@@ -9,6 +9,7 @@ import typer
 
 from reclock import __version__
 from reclock.cli import clusters as clusters_command
+from reclock.cli import drain as drain_command
 from reclock.cli import explain as explain_command
 from reclock.cli import kubeconfig as kubeconfig_command
 from reclock.cli.api import Api
@@ -69,17 +70,20 @@ def forget(cluster: ClusterName, kubeconfig: Kubeconfig = None) -> None:
 def drain(
     cluster: ClusterName,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait until nothing is placed there.")
+        bool, typer.Option("--wait/--no-wait", help="Wait until nothing is left, and show what is.")
     ] = True,
     timeout: Annotated[float, typer.Option(help="Seconds to wait at most.")] = 600,
     kubeconfig: Kubeconfig = None,
 ) -> None:
-    """Move a cluster's work to others."""
+    """Move a cluster's work to others, and wait for it to go. `reclock uncordon` stops a drain.
+
+    Exit code 1, with a table of what is left and why, when time is over or only what no policy lets move is left.
+    """
 
     async def work(api: Api) -> None:
         await clusters_command.cordon(api, cluster, "NoExecute")
         if wait:
-            await clusters_command.wait_drained(api, cluster, timeout)
+            await drain_command.wait(api, cluster, timeout)
 
     run_command(kubeconfig, work)
 

@@ -1,9 +1,7 @@
-"""`reclock clusters`, `cordon`, `uncordon`, `drain`, `forget`."""
+"""`reclock clusters`, `cordon`, `uncordon`, `forget`, and how a drain starts."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +10,6 @@ from reclock.cli.output import Format, age, condition, console, show
 
 MAINTENANCE = "reclock.dev/maintenance"
 COLUMNS = ("NAME", "READY", "VERSION", "PROVIDER", "TAINTS", "SERVER", "AGE", "REASON")
-POLL = 1.0
 
 
 async def clusters(api: Api, form: Format) -> None:
@@ -78,7 +75,10 @@ async def _retaint(api: Api, name: str, effect: str | None) -> None:
     path = f"{GROUP}/clusters/{name}"
     for _ in range(5):
         cluster = await api.call("GET", path)
-        taints = [one for one in (cluster.get("spec") or {}).get("taints") or [] if one["key"] != MAINTENANCE]
+        before = (cluster.get("spec") or {}).get("taints") or []
+        taints = [one for one in before if one["key"] != MAINTENANCE]
+        if effect and any(one["key"] == MAINTENANCE and one.get("effect") == effect for one in before):
+            return  # since when it is so decides how long tolerations hold
         if effect:
             stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             taints.append({"key": MAINTENANCE, "effect": effect, "timeAdded": stamp})
@@ -93,33 +93,3 @@ async def _retaint(api: Api, name: str, effect: str | None) -> None:
         else:
             return
     raise CliError(f"cluster {name} keeps changing: try again")
-
-
-async def wait_drained(api: Api, name: str, timeout: float) -> None:
-    """Show what is still placed on the cluster until nothing is."""
-    deadline = time.monotonic() + timeout
-    with console.status(f"moving work off {name} …") as status:
-        while left := await _placed(api, name):
-            if time.monotonic() > deadline:
-                raise CliError(
-                    f"{len(left)} workloads are still on {name} after {timeout:.0f} s: {', '.join(left[:5])}; "
-                    f"see `reclock explain` for what keeps them there"
-                )
-            status.update(f"moving work off {name}: {len(left)} left ({', '.join(left[:3])})")
-            await asyncio.sleep(POLL)
-    console.print(f"cluster {name} holds no placed work any more")
-
-
-async def _placed(api: Api, name: str) -> list[str]:
-    found = []
-    for workload in await api.items(f"{GROUP}/workloads"):
-        placement = (workload.get("status") or {}).get("placement") or {}
-        owner = workload["spec"]["owner"]
-        if owner["kind"] == "DaemonSet":
-            continue  # runs where clusters are, and leaves with its cluster
-        conditions = (workload.get("status") or {}).get("conditions") or []
-        if any(one["type"] == "Finished" and one["status"] == "True" for one in conditions):
-            continue  # ended; its pods stay for their logs until it is deleted
-        if any(one["name"] == name for one in placement.get("clusters") or []):
-            found.append(f"{owner['kind'].lower()}/{owner['name']}")
-    return found

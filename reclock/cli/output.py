@@ -31,10 +31,10 @@ def show(data: Any, form: Format, columns: Sequence[str], rows: Sequence[Sequenc
     elif not rows:
         console.print(empty)
     else:
-        print(_table(columns, rows))
+        print(table(columns, rows))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as kubectl prints them: never folded, so that lines can be cut and searched."""
     widths = [max(len(line[at]) for line in (columns, *rows)) for at in range(len(columns))]
     lines = [

@@ -61,6 +61,8 @@ class ReconcilerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, 
     """Share of the clusters that this replica takes, beside the others' weights; above 0, up to 1000."""
     replica_address: str = ""
     """Where other replicas reach this one's gRPC; grpcAddress when empty."""
+    surge_timeout: int = 600
+    """Seconds that replicas stay on a cluster that is drained for new ones to become available, 0 to 86400."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +76,7 @@ class ReconcilerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, 
             "workers": (self.workers, 1, 1000),
             "sweepSeconds": (self.sweep_seconds, 1, 86400),
             "workerLostTimeout": (self.worker_lost_timeout, 0, 604800),
+            "surgeTimeout": (self.surge_timeout, 0, 86400),
         }
         for key, (value, low, high) in bounds.items():
             if not low <= value <= high:

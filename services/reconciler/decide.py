@@ -121,7 +121,7 @@ def _whole(
     if not stays:
         if copy is None:
             return KEEP
-        if kind == "job" and not gone and placement is None and not deleting(workload) and _rests(obj, copy):
+        if kind == "job" and not gone and placement is None and not deleting(workload) and _rests(obj, copy, workload):
             return _apply(_job(world, obj, copy, suspend=True), obj)
         if kind == "job" and not gone and not _told(obj, copy):
             return Decision("keep", message="its last state goes up first")
@@ -148,9 +148,14 @@ def _suspends(job: Obj, workload: Mapping[str, Any]) -> bool:
     return bool((job.get("spec") or {}).get("suspend")) or refused
 
 
-def _rests(job: Obj, copy: Obj) -> bool:
-    """Whether a Job without a placement is suspended, or waits to be admitted again where it was."""
-    return bool((job.get("spec") or {}).get("suspend") or (copy.get("spec") or {}).get("suspend"))
+def _rests(job: Obj, copy: Obj, workload: Mapping[str, Any]) -> bool:
+    """Whether a Job without a placement is suspended, waits to be admitted again where it was, or is drained.
+
+    A drained one goes only once it is placed elsewhere: nothing that it did is lost if the drain is stopped.
+    """
+    suspended = (job.get("spec") or {}).get("suspend") or (copy.get("spec") or {}).get("suspend")
+    evicted = condition(workload, "Evicted") or {}
+    return bool(suspended) or (evicted.get("status") == "True" and evicted.get("reason") == "Drained")
 
 
 def _told(job: Obj, copy: Obj) -> bool:

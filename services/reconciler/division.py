@@ -1,8 +1,11 @@
 """How the replicas of a Deployment's ReplicaSets are split over the placed clusters. Pure.
 
 The sums over all ReplicaSets follow the Deployment's placement; a split is changed as little as possible, and
-granted only when the members can run it without more pods, over all clusters, than the host object asks for:
+granted only when the placed members can run it without more pods, over all of them, than the host object asks for:
 what is taken from one member must have been seen to go before another member gets it.
+
+Clusters that are no longer placed are left by surging: what they run stays, beside all of that, until as much is
+available where it belongs.
 """
 
 from __future__ import annotations
@@ -39,6 +42,10 @@ class Limits:
     """Clusters whose copies no longer count: lost, or holding a foreign object of that name."""
     settle: bool = False
     """The placement does not know the current size yet: only what must go is taken, nothing is moved."""
+    surge: bool = True
+    """False: what leaves a cluster is seen to go before it comes elsewhere."""
+    overdue: Collection[str] = ()
+    """Clusters that were to be left long ago: nothing keeps replicas there any more."""
 
 
 class _Division:
@@ -57,9 +64,14 @@ class _Division:
         }
 
     def running(self, part: Part) -> int:
-        """Replicas if all that was granted, and all that was seen, runs."""
+        """Replicas if all that was granted, and all that was seen, runs; without those that a surge replaces."""
         grant, seen = self.grants[part.name], self.seen[part.name]
-        return sum(max(grant.get(c, 0), seen.get(c, 0)) for c in grant.keys() | seen.keys())
+        counted = (c for c in grant.keys() | seen.keys() if c in self.shares or not self.limits.surge)
+        return sum(max(grant.get(c, 0), seen.get(c, 0)) for c in counted)
+
+    def staying(self, part: Part) -> dict[str, int]:
+        """What the part has where it is placed."""
+        return {c: n for c, n in self.grants[part.name].items() if c in self.shares}
 
     def sum(self, cluster: str) -> int:
         return sum(grant.get(cluster, 0) for grant in self.grants.values())
@@ -84,11 +96,26 @@ class _Division:
         """Take what the host object no longer asks for."""
         for part in self.parts:
             grant = self.grants[part.name]
-            for _ in range(sum(grant.values()) - part.desired):
+            for _ in range(sum(self.staying(part).values()) - part.desired):
                 # Pods that are not available go first, as Kubernetes' own controller does: a Deployment
                 # counts on it when it removes the unhealthy pods of an old ReplicaSet.
-                self.take(part, max(grant, key=lambda c, p=part: (  # type: ignore[misc]
-                    c not in self.shares, self.unavailable(p, c) > 0, self.above(c), grant[c], c)))
+                self.take(part, max(self.staying(part), key=lambda c, p=part, g=grant: (  # type: ignore[misc]
+                    self.unavailable(p, c) > 0, self.above(c), g[c], c)))
+
+    def release(self) -> None:
+        """Of what is where it does not belong keep only what is available, and still missing elsewhere."""
+        for part in self.parts:
+            grant = self.grants[part.name]
+            here = {c: min(n, part.available.get(c, 0)) for c, n in grant.items()}
+            missing = part.desired - sum(n for c, n in here.items() if c in self.shares)
+            for cluster in sorted(grant.keys() - self.shares.keys()):
+                keeps = self.limits.surge and cluster not in self.limits.overdue
+                kept = min(here[cluster], max(0, missing)) if keeps else 0
+                missing -= kept
+                if kept:
+                    grant[cluster] = kept
+                else:
+                    del grant[cluster]
 
     def leave(self) -> None:
         """Without a placement nothing may run."""
@@ -97,13 +124,10 @@ class _Division:
                 grant.clear()
 
     def move(self) -> None:
-        """Take replicas from where they do not belong; `grow` gives them when they were seen to go."""
-        short = sum(part.desired for part in self.parts) - sum(
-            min(n, part.available.get(c, 0)) for part in self.parts for c, n in self.grants[part.name].items()
-        )
-        budget = self.limits.budget - short
+        """Even out placed clusters that are off their shares; `grow` gives what was taken once it was seen to go."""
+        budget = self.limits.budget - sum(self.short(part) for part in self.parts)
         for part in self.parts:
-            for cluster in sorted(self.grants[part.name]):
+            for cluster in sorted(self.staying(part)):
                 while self.misplaced(cluster) and self.grants[part.name].get(cluster):
                     if self.unavailable(part, cluster):
                         self.take(part, cluster)
@@ -113,9 +137,12 @@ class _Division:
                     else:
                         break
 
+    def short(self, part: Part) -> int:
+        """Replicas of the part that are not available anywhere."""
+        have = sum(min(n, part.available.get(c, 0)) for c, n in self.grants[part.name].items())
+        return max(0, part.desired - have)
+
     def misplaced(self, cluster: str) -> bool:
-        if cluster not in self.shares:
-            return True
         if self.limits.settle or self.above(cluster) < 1:
             return False
         return any(self.above(other) <= -1 for other in self.shares)
@@ -124,14 +151,15 @@ class _Division:
         """Give what is missing, to the cluster furthest below its share, as far as there is room.
 
         Neither the part nor all parts together may run more than the host asks for, even if all that was seen
-        still runs: a rollout's new pods wait until its old ones were seen to go, also over clusters.
+        still runs: a rollout's new pods wait until its old ones were seen to go, also over clusters. Only what
+        a surge replaces runs beside that.
         """
-        total = sum(sum(grant.values()) for grant in self.grants.values())
+        total = sum(sum(self.staying(part).values()) for part in self.parts)
         everything = sum(self.running(part) for part in self.parts)
         open_ = [cluster for cluster, share in self.shares.items() if share > 0]
         for part in self.parts:
             grant, seen = self.grants[part.name], self.seen[part.name]
-            mine, granted = self.running(part), sum(grant.values())
+            mine, granted = self.running(part), sum(self.staying(part).values())
             while granted < part.desired and open_:
                 if self.limits.total is not None and total >= self.limits.total:
                     return
@@ -148,11 +176,13 @@ def divide(parts: Sequence[Part], shares: Mapping[str, int], limits: Limits | No
     """Return the new split of every part, without zeros.
 
     `parts` come in the order in which missing replicas are given (newest ReplicaSet first). `shares` is the
-    placement: cluster -> replicas of the whole Deployment. The sum of a part never exceeds what it asks for.
+    placement: cluster -> replicas of the whole Deployment. The sum of a part over the placed clusters never exceeds
+    what it asks for.
     """
     division = _Division(parts, shares, limits or Limits())
     division.leave()
     division.shrink()
     division.move()
+    division.release()
     division.grow()
     return division.grants

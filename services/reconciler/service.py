@@ -104,7 +104,8 @@ class ReconcilerService(Service[ReconcilerConfig]):
         host = HostCache(client, host_event)
         context = Context(
             World(fleet_id, host), self.queue, Applier(), Recorder(client),
-            worker_lost_timeout=self.config.worker_lost_timeout, release=self._release,
+            worker_lost_timeout=self.config.worker_lost_timeout, surge_timeout=self.config.surge_timeout,
+            release=self._release,
         )  # fmt: skip
         router = Router(context)
         owners = HostOwners(client, self.tasks, router.owner_changed)

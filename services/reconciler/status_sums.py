@@ -2,12 +2,16 @@
 
 Counts come from each member's newest known copy. A pod that its member is about to remove (there are more than
 were granted to it) does not count as available: otherwise a rollout would take the same pod away twice.
+
+While a ReplicaSet leaves a cluster it is granted more than the host asks for. That surplus is not shown: the
+deployment controller would take it for pods of its own rollout, remove as many more of an old ReplicaSet, refuse its
+own arithmetic (available pods above spec.replicas), and call a finished rollout unfinished.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.reconciler.objects import count, replicas
@@ -37,6 +41,8 @@ class Copy:
     status: Mapping[str, Any]
     granted: int = 0
     """Replicas that it may have (ReplicaSets only)."""
+    leaving: bool = False
+    """Its cluster is being left: what is not granted there any more has its replacement elsewhere."""
     current: bool = False
     """It carries the spec of the host object's generation, and its member has observed that spec."""
 
@@ -62,8 +68,13 @@ def _finish(status: Status, host: Mapping[str, Any], copies: Sequence[Copy], com
 
 def replicaset(host: Mapping[str, Any], copies: Sequence[Copy]) -> Status:
     """Status of a ReplicaSet: counts summed, failures of any member's copy named."""
-    status = _total(copies, REPLICASET_COUNTS)
+    status = _total([_left(copy) if copy.leaving else copy for copy in copies], REPLICASET_COUNTS)
     status["availableReplicas"] = sum(min(count(c.status, "availableReplicas"), c.granted) for c in copies)
+    desired, granted = replicas(host), sum(copy.granted for copy in copies)
+    surplus = max(0, granted - desired)
+    for field in REPLICASET_COUNTS:
+        status[field] = max(min(status[field], desired), status[field] - surplus)
+    status["availableReplicas"] = min(status["availableReplicas"], desired)
     failures = [
         {**entry, "message": f"{copy.cluster}: {entry.get('message', '')}"}
         for copy in copies
@@ -72,11 +83,16 @@ def replicaset(host: Mapping[str, Any], copies: Sequence[Copy]) -> Status:
     ]
     if failures:
         status["conditions"] = failures[:1]
-    complete = sum(copy.granted for copy in copies) == replicas(host)
-    answer = _finish(status, host, copies, complete)
+    answer = _finish(status, host, copies, complete=granted >= desired)
     if not answer["availableReplicas"]:
         del answer["availableReplicas"]
     return answer
+
+
+def _left(copy: Copy) -> Copy:
+    """A copy that is being left, without the pods that its member is about to remove."""
+    counts = {field: min(count(copy.status, field), copy.granted) for field in REPLICASET_COUNTS}
+    return replace(copy, status={**copy.status, **counts})
 
 
 def statefulset(host: Mapping[str, Any], copies: Sequence[Copy]) -> Status:

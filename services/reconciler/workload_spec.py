@@ -186,6 +186,11 @@ def unavailable_budget(deployment: Mapping[str, Any]) -> int:
     return max(1, resolve_percent("25%" if value is None else value, replicas(deployment)))
 
 
+def recreates(owner: Mapping[str, Any]) -> bool:
+    """Whether a Deployment stops its old pods before it starts new ones."""
+    return ((owner.get("spec") or {}).get("strategy") or {}).get("type") == "Recreate"
+
+
 def names(entries: Iterable[Mapping[str, Any]] | None) -> list[str]:
     """The `name` of each entry that has one."""
     return [str(entry["name"]) for entry in entries or [] if entry.get("name")]

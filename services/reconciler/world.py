@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,15 @@ class World:
         found = set(placed(workload) or ()) | set(self.granted(kind, obj, workload))
         return found | {m.name for m in self.members.values() if m.of_host(uid(obj))}
 
-    def lost(self, cluster: str, placement: Mapping[str, int]) -> bool:
-        """Whether nothing is placed there any more and nothing can be done about what is there."""
+    def lost(self, cluster: str, placement: Mapping[str, int], moving: Collection[str] = ()) -> bool:
+        """Whether nothing is placed there any more and nothing can be done about what is there.
+
+        `moving`: clusters that are only being left; what runs there counts through a short absence.
+        """
         member = self.members.get(cluster)
-        return cluster not in placement and (member is None or not member.reachable)
+        if member is None:
+            return cluster not in placement
+        return cluster not in placement and cluster not in moving and not member.reachable
 
     def roots(self, member: MemberCache, namespace: str) -> Iterable[Obj]:
         """Host objects of a namespace (all when "") that run on a member, or are about to."""

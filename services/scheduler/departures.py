@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from services.scheduler.fleet import Fleet
-from services.scheduler.matching import eviction
-from services.scheduler.policy import Policy
+from services.scheduler.matching import NO_EXECUTE, eviction
+from services.scheduler.policy import DISCARD, SUSPEND, Policy
 from services.scheduler.workload import DUPLICATED, Workload
 
 CLUSTER_LOST, DRAINED, CONFLICT, UNSCHEDULABLE = "ClusterLost", "Drained", "Conflict", "PodsUnschedulable"
 CLUSTER_REMOVED, WORKER_LOST = "ClusterRemoved", "WorkerLost"
 FENCED = "fenced since"
 """How the reconciler's message about a fenced copy begins."""
+GONE = (CLUSTER_LOST, CLUSTER_REMOVED)
 RECHECK = timedelta(seconds=5)
 UNFENCED_RECHECK = timedelta(seconds=60)
 
@@ -42,11 +43,21 @@ class Departure:
     """Of a divided workload only these leave; 0 is all."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """One drained cluster that the workload does not leave, and why."""
+
+    cluster: str
+    reason: str
+    message: str
+
+
 @dataclass(slots=True)
 class Outlook:
-    """What must leave now, when to look again, and the clusters that newly left the fleet."""
+    """What must leave now, what stays on a drained cluster, when to look again, and who newly left the fleet."""
 
     departures: list[Departure] = field(default_factory=list)
+    stays: list[Stay] = field(default_factory=list)
     look_at: datetime | None = None
     newly_missing: list[str] = field(default_factory=list)
 
@@ -149,19 +160,33 @@ def _drained(
     workload: Workload, policy: Policy, fleet: Fleet, now: datetime, cluster: str, found: Outlook
 ) -> Departure | None:
     member = fleet.members.get(cluster)
-    if member is None or workload.owner.kind == "Job" or _has_volumes(workload):
+    if member is None or not any(taint.effect == NO_EXECUTE for taint in member.taints):
         return None
     evicted = eviction(member.taints, policy.tolerations, now)
     if evicted is None:
+        found.stays.append(Stay(cluster, "Tolerated", f"policy {policy.name} tolerates the drain"))
         return None
     if now < evicted.at:
         found.at(evicted.at)
+        text = f"policy {policy.name} tolerates the drain until {evicted.at:%Y-%m-%dT%H:%M:%SZ}"
+        found.stays.append(Stay(cluster, "Tolerated", text))
+        return None
+    if workload.owner.kind == "Job" and policy.drain_jobs != SUSPEND:
+        found.stays.append(Stay(cluster, "JobRuns", "it finishes where it runs: no policy says drainJobs: Suspend"))
+        return None
+    if _is_bound(workload, policy):
+        text = "its pods have volume claims, whose data would be lost: no policy says moveVolumes: Discard"
+        found.stays.append(Stay(cluster, "HasVolumes", text))
         return None
     return Departure(cluster, DRAINED, f"taint {evicted.taint.key}:{evicted.taint.effect} is not tolerated")
 
 
+def _is_bound(workload: Workload, policy: Policy) -> bool:
+    """Pods with claims stay with their volumes, unless the policy gives the data up."""
+    return policy.move_volumes != DISCARD and _has_volumes(workload)
+
+
 def _has_volumes(workload: Workload) -> bool:
-    """Pods with claims stay with their volumes."""
     pod_sets: Iterable[dict[str, object]] = (workload.obj.get("spec") or {}).get("podSets") or ()
     return any((item.get("constraints") or {}).get("volumeClaims") for item in pod_sets)  # type: ignore[attr-defined]
 
@@ -172,7 +197,7 @@ def _unschedulable(
     """Rule 2: local work of the member may have won the race for the room that was reserved."""
     admission = fleet.admissions.get(cluster)
     stuck = admission.stuck().get(workload.uid) if admission is not None else None
-    if stuck is None or policy.type_for(workload.mode) == DUPLICATED or _has_volumes(workload):
+    if stuck is None or policy.type_for(workload.mode) == DUPLICATED or _is_bound(workload, policy):
         return None
     placed = workload.placement.since if workload.placement else None
     limit = policy.pods_ready_timeout or timeouts.pods_ready

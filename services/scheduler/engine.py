@@ -11,16 +11,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
+from services.scheduler import drains, writing
 from services.scheduler import policy as policies
-from services.scheduler import writing
 from services.scheduler.clock import Clock
 from services.scheduler.departures import (
     CLUSTER_LOST,
-    CLUSTER_REMOVED,
     CONFLICT,
     DRAINED,
+    GONE,
     UNSCHEDULABLE,
     Departure,
+    Stay,
     Timeouts,
     outlook,
 )
@@ -40,8 +41,8 @@ SOON = 1.0
 WAITING = 30.0
 """Seconds after which a workload that fits nowhere is tried again, beside the events that wake it."""
 RECHECK = 5.0
-GONE = (CLUSTER_LOST, CLUSTER_REMOVED)
 RUNNING_STATES = ("Applied", "Removing")
+UNKNOWN_STATES = ("LeftBehind",)
 
 Observer = Callable[[Workload, str, str, bool], None]
 """Told what happened to a workload: it, reason, message, whether it is good news."""
@@ -128,9 +129,9 @@ class Engine:
         if workload.requeue_at is not None and now < workload.requeue_at:
             await self.holds.release(workload.uid)
             return (workload.requeue_at - now).total_seconds()
-        returned = self._returned(workload)
+        returned = drains.returned(workload, policy, self.fleet, now)
         if returned is not None:
-            return await self._place(workload, policy, returned, {}, "its cluster returned")
+            return await self._place(workload, policy, returned, {}, "its cluster may be used again")
         blocked = self._still_running(workload)
         if blocked and workload.is_true("Evicted"):
             text = f"waits until its copy on {', '.join(sorted(blocked))} is gone: it must not run twice"
@@ -154,27 +155,23 @@ class Engine:
             last=tuple(remembered) if by_member else (), remembered={} if evicted else remembered,
         )  # fmt: skip
 
-    def _returned(self, workload: Workload) -> Placement | None:
-        """Rule 4: a lost cluster that is back before a new winner was stored keeps the workload."""
-        last = workload.last_placement
-        if last is None or not workload.is_true("Evicted"):
-            return None
-        if (workload.condition("Evicted") or {}).get("reason") not in GONE:
-            return None
-        members = [self.fleet.members.get(cluster) for cluster in last.clusters]
-        if not members or any(m is None or not m.reachable or m.forgotten or m.leaving_since for m in members):
-            return None
-        return Placement(workload.attempts, last.clusters)
-
     def _still_running(self, workload: Workload) -> set[str]:
-        """Clusters where a copy of a kind that must not run twice may still run."""
-        if not workload.at_most_once:
+        """Clusters where a copy may still run, of what must stop before it starts elsewhere.
+
+        Such are the kinds that must not run twice, and Jobs that a drain stops.
+        """
+        stops = workload.owner.kind == "Job" and workload.evicted == DRAINED
+        if not workload.at_most_once and not stops:
             return set()
-        found = {c for c, copy in workload.copies.items() if copy.get("state") in RUNNING_STATES}
+        states: tuple[str, ...] = RUNNING_STATES
+        if workload.at_most_once and workload.evicted in (DRAINED, UNSCHEDULABLE):
+            # It was told to stop, and its cluster went away before it said that it had.
+            states += UNKNOWN_STATES
         # One that is forgotten and answers all the same (it is leaving) is asked to stop its copies first.
         return {
-            c for c in found
-            if not ((member := self.fleet.members.get(c)) and member.forgotten and not member.reachable)
+            c for c, copy in workload.copies.items()
+            if copy.get("state") in states
+            and not ((member := self.fleet.members.get(c)) and member.forgotten and not member.reachable)
         }  # fmt: skip
 
     async def _find(self, workload: Workload, policy: Policy, wish: Wish) -> Outcome:
@@ -259,11 +256,20 @@ class Engine:
             status = writing.missing(workload, found.newly_missing, self.fleet.members, now)
             workload = await self.store.patch_status(workload, status)
             return 0.0
+        half_way = drains.stopped(workload, policy, self.fleet, now)
+        if half_way is not None:
+            fresh = Placement(placement.attempt, half_way)
+            return await self._place(workload, policy, fresh, {}, "its drain was stopped")
+        if over := drains.ended(workload, self.fleet):
+            workload = await self.store.patch_status(workload, writing.arrived(workload, over))
         departures = [item for item in found.departures if await self._really(item)]
         if departures:
-            moved, wait = await self._move(workload, policy, placement, departures)
+            moved, wait, why = await self._move(workload, policy, placement, departures)
             if moved:
                 return wait
+            nowhere = (Stay(d.cluster, drains.NOWHERE_TO_GO, why) for d in departures if d.reason == DRAINED)
+            found.stays.extend(nowhere)
+        workload = await self._say_what_stays(workload, found.stays)
         if self._size_differs(workload, policy, placement):
             return await self._resize(workload, policy, placement)
         wait = await self._settle(workload, policy, placement)
@@ -272,6 +278,19 @@ class Engine:
             return min(wait or RECHECK, RECHECK)
         # So is a cluster that is only left alone for a while.
         return min(wait or WAITING, WAITING) if writing.conflicts(workload, now) else wait
+
+    async def _say_what_stays(self, workload: Workload, stays: list[Stay]) -> Workload:
+        """Say on the Workload, and once in an event, why a drain leaves it where it is."""
+        workload = self._current(workload)
+        status = writing.blocked(workload, stays, self.clock.now())
+        if status is None:
+            return workload
+        news = stays and not writing.says(workload, writing.DRAIN_BLOCKED, stays[0].reason)
+        workload = await self.store.patch_status(workload, status)
+        if news:
+            text = "; ".join(f"stays on {item.cluster}: {item.message}" for item in stays)
+            self._observe(workload, writing.DRAIN_BLOCKED, text, False)
+        return workload
 
     def _reappeared(self, workload: Workload) -> bool:
         return any(cluster in self.fleet.members for cluster in workload.lost)
@@ -316,8 +335,8 @@ class Engine:
 
     async def _move(
         self, workload: Workload, policy: Policy, placement: Placement, departures: list[Departure]
-    ) -> tuple[bool, float | None]:
-        """Give the shares of what must leave to others. (False, …): nothing better was found, it stays."""
+    ) -> tuple[bool, float | None, str]:
+        """Give the shares of what must leave to others. (False, …, why): nothing better was found, it stays."""
         kind = policy.type_for(workload.mode)
         if kind == DIVIDED and any(not item.pods for item in departures):
             # Whole shares first; pods that only lack a node are looked at again after that.
@@ -328,39 +347,46 @@ class Engine:
         if kind == DUPLICATED:
             gone = {name: item for name, item in leaving.items() if self._leaves_duplicate(item)}
             if not gone:
-                return False, None
+                return False, None, "its duplicate has nowhere else to go"
             rest = {name: count for name, count in placement.clusters.items() if name not in gone}
             fresh = Placement(placement.attempt, rest)
-            return True, await self._place(workload, policy, fresh, {}, "", list(gone.values()))
+            return True, await self._place(workload, policy, fresh, {}, "", list(gone.values())), ""
         stuck = {item.cluster: item.pods for item in departures if item.pods}
         if kind == DIVIDED and len(stuck) == len(departures):
             return await self._shift(workload, policy, placement, departures, stuck)
-        if workload.at_most_once and self._still_running(workload) & set(leaving):
-            return True, await self._evict(workload, placement, departures)
         base = self._wish(workload, policy, attempt)
         avoid = {**base.avoid, **{n: Verdict(n, item.reason, item.message) for n, item in leaving.items()}}
         wish = Wish(attempt, base.limit, current=kept if kind == DIVIDED else {}, avoid=avoid)
         found = await self._find(workload, policy, wish)
         if found.clusters is not None and found.clusters != kept:
+            if self._stops_first(workload, leaving):
+                # The room stays reserved while it stops.
+                return True, await self._evict(workload, placement, departures, keep=found.clusters), ""
             fresh = Placement(attempt, found.clusters)
-            return True, await self._place(workload, policy, fresh, found.verdicts, "", departures)
+            return True, await self._place(workload, policy, fresh, found.verdicts, "", departures), ""
         if all(item.reason in (DRAINED, UNSCHEDULABLE) for item in departures) or kept:
             # It runs, if badly: taking it away would make nothing better.
-            return False, None
-        return True, await self._evict(workload, placement, departures, found.verdicts)
+            return False, None, drains.nowhere(found.verdicts, departures[0].cluster)
+        return True, await self._evict(workload, placement, departures, found.verdicts), ""
+
+    def _stops_first(self, workload: Workload, leaving: Mapping[str, Departure]) -> bool:
+        """Whether its copies have to be gone, or suspended, before it may be placed elsewhere."""
+        if workload.owner.kind == "Job" and any(item.reason == DRAINED for item in leaving.values()):
+            return True
+        return workload.at_most_once and bool(self._still_running(workload) & set(leaving))
 
     async def _shift(
         self, workload: Workload, policy: Policy, placement: Placement, departures: list[Departure],
         stuck: Mapping[str, int],
-    ) -> tuple[bool, float | None]:  # fmt: skip
+    ) -> tuple[bool, float | None, str]:  # fmt: skip
         """Of a divided workload only the pods that find no node move, where others have room for them."""
         wish = self._wish(workload, policy, placement.attempt)
         wish = Wish(wish.attempt, wish.limit, current=placement.clusters, avoid=wish.avoid)
         found = await self._dispatcher.shifted(workload, policy, wish, stuck)
         if found.clusters is None:
-            return False, None
+            return False, None, drains.nowhere(found.verdicts, departures[0].cluster)
         fresh = Placement(workload.attempts + 1, found.clusters)
-        return True, await self._place(workload, policy, fresh, found.verdicts, "", departures)
+        return True, await self._place(workload, policy, fresh, found.verdicts, "", departures), ""
 
     def _leaves_duplicate(self, departure: Departure) -> bool:
         """A duplicate on a lost cluster has nowhere to go; it stays until the cluster is gone for good."""
@@ -369,16 +395,16 @@ class Engine:
 
     async def _evict(
         self, workload: Workload, placement: Placement, departures: list[Departure],
-        verdicts: Mapping[str, Verdict] | None = None,
+        verdicts: Mapping[str, Verdict] | None = None, keep: Iterable[str] = (),
     ) -> float | None:  # fmt: skip
-        """Clear the placement and count the attempt; the dispatch is the next step."""
+        """Clear the placement and count the attempt; the dispatch is the next step. `keep`: clusters still held."""
         now = self.clock.now()
         delay = writing.backoff(workload.attempts + 1) if self._by_member(departures) else None
         workload = self._current(workload)
         status = writing.evicted(workload, placement, departures, verdicts or {}, now, delay)
         workload = await self.store.patch_status(workload, status)
         self._observe(workload, departures[0].reason, departures[0].message, False)
-        await self.holds.release(workload.uid)
+        await self.holds.release(workload.uid, keep=keep)
         self.waiting.add(workload.key)
         return 0.0 if delay is None else delay.total_seconds()
 

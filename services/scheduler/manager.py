@@ -181,12 +181,12 @@ class Manager(Service[SchedulerConfig]):
                 self._enqueue(workload)
 
     def _member_changed(self, cluster: str) -> None:
-        """Waiting workloads get a new chance, placed ones there may have to leave, duplicates may be added."""
+        """Waiting workloads get a new chance, placed ones there may have to leave, leaving ones to stay after all."""
         if not self._leading:
             return
         for workload in self._store:
             here = workload.placement is not None and cluster in workload.placement.clusters
-            if workload.placement is None or here or self._duplicated(workload):
+            if workload.placement is None or here or cluster in workload.moving or self._duplicated(workload):
                 self._enqueue(workload)
 
     def _duplicated(self, workload: Workload) -> bool:

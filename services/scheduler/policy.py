@@ -13,6 +13,8 @@ from services.scheduler.workload import DIVIDED, DUPLICATED, SINGLE
 POLICIES = Resource("reclock.dev", "v1alpha1", "placementpolicies", "PlacementPolicy", namespaced=False)
 STATIC_WEIGHT, CAPACITY = "StaticWeight", "Capacity"
 ALL_AT_ONCE, SEQUENTIAL = "AllAtOnce", "Sequential"
+KEEP, DISCARD = "Keep", "Discard"
+FINISH, SUSPEND = "Finish", "Suspend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ class Policy:
     worker_lost_timeout: float | None = None
     pods_ready_timeout: float | None = None
     admit_timeout: float | None = None
+    move_volumes: str = KEEP
+    """Discard: pods with claims may leave a cluster, and start with empty volumes on the next."""
+    drain_jobs: str = FINISH
+    """Suspend: a drain stops Jobs, which start again elsewhere."""
 
     def type_for(self, mode: str) -> str:
         """What the kind allows wins over what the policy says."""
@@ -120,6 +126,8 @@ def parse(obj: Mapping[str, Any]) -> Policy:
         worker_lost_timeout=spec.get("workerLostTimeout"),
         pods_ready_timeout=spec.get("podsReadyTimeout"),
         admit_timeout=spec.get("admitTimeout"),
+        move_volumes=spec.get("moveVolumes") or KEEP,
+        drain_jobs=spec.get("drainJobs") or FINISH,
     )
 
 

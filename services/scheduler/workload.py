@@ -58,6 +58,15 @@ class Nomination:
 
 
 @dataclass(frozen=True, slots=True)
+class Moving:
+    """A cluster that is being left: what was placed there, since when and why it is to go."""
+
+    replicas: int
+    since: datetime
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One version of a Workload; `obj` is the object itself and is never changed."""
 
@@ -81,6 +90,8 @@ class Workload:
     nominated: tuple[Nomination, ...]
     lost: Mapping[str, datetime]
     """Clusters that left the fleet while they held it, since when."""
+    moving: Mapping[str, Moving]
+    """Clusters that it leaves while what it has there still runs."""
     copies: Mapping[str, Mapping[str, Any]]
     """What the reconciler reports, by cluster."""
     conditions: tuple[Mapping[str, Any], ...]
@@ -101,6 +112,16 @@ class Workload:
     def finished(self) -> bool:
         """The reconciler says that it has ended."""
         return self.is_true("Finished")
+
+    @property
+    def evicted(self) -> str:
+        """Why it was evicted, "" when it was not or has found a new place."""
+        return str((self.condition("Evicted") or {}).get("reason") or "") if self.is_true("Evicted") else ""
+
+    def granted(self, cluster: str) -> int:
+        """Replicas that the reconciler's division still leaves on a cluster."""
+        divisions = (self.obj.get("status") or {}).get("divisions") or {}
+        return sum(int(split.get(cluster) or 0) for split in divisions.values())
 
     def condition(self, kind: str) -> Mapping[str, Any] | None:
         """Return a condition."""
@@ -149,6 +170,10 @@ def parse(obj: Mapping[str, Any]) -> Workload:
         ),
         lost={item["cluster"]: moment for item in status.get("lost") or ()
               if (moment := clock.read(item.get("since"))) is not None},
+        moving={
+            item["cluster"]: Moving(item.get("replicas") or 0, moment, item.get("reason") or "")
+            for item in status.get("moving") or () if (moment := clock.read(item.get("since"))) is not None
+        },
         copies={item["cluster"]: item for item in status.get("copies") or () if item.get("cluster")},
         conditions=tuple(status.get("conditions") or ()),
         invalid=invalid,

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from services.scheduler import clock
-from services.scheduler.departures import CONFLICT, Departure
+from services.scheduler.departures import CLUSTER_REMOVED, CONFLICT, DRAINED, UNSCHEDULABLE, Departure, Stay
 from services.scheduler.policy import Policy
 from services.scheduler.verdict import Verdict
 from services.scheduler.workload import (
@@ -22,6 +22,8 @@ from services.scheduler.workload import (
 Probe = Callable[[str], Awaitable[bool]]
 """Whether a cluster answers, asked directly."""
 Status = dict[str, Any]
+DRAIN_BLOCKED = "DrainBlocked"
+"""Condition: True while a drain does not move what is placed on the drained cluster."""
 NAMED = 16
 """Verdicts that are written out; of more clusters the rest is only counted."""
 CONFLICT_MEMORY = timedelta(minutes=5)
@@ -83,6 +85,7 @@ def _set(
 def suspended(workload: Workload, now: datetime) -> Status:
     """Placement remembered, nothing admitted."""
     conditions = _set(_conditions(workload), workload, now, "Admitted", False, "Suspended", "it is suspended")
+    conditions = _unblocked(conditions, workload, now)
     status: Status = {"conditions": conditions, "placement": None, "clusters": None, "requeueAt": None}
     status["nominated"] = _conflicts(workload, now)
     if workload.placement is not None:
@@ -158,6 +161,7 @@ def placed(
         why = "; ".join(f"left {d.cluster}: {d.message}" for d in departures)
         reason = departures[0].reason if departures else "Placed"
         conditions = _set(conditions, workload, now, "Evicted", False, reason, f"placed again: {why}" if why else text)
+    conditions = _unblocked(conditions, workload, now)
     since = clock.write(now)
     entries = [{"cluster": name, "state": "Admitted", "since": since} for name in sorted(placement.clusters)]
     refusals = [item for item in _refusals(verdicts, now) if item["cluster"] not in placement.clusters]
@@ -170,8 +174,54 @@ def placed(
         "clusters": summary(placement),
         "lastPlacement": None,
         "lost": _lost({n: t for n, t in workload.lost.items() if n in placement.clusters}),
+        "moving": _moving(workload, placement, departures, now),
         "conditions": conditions,
     }
+
+
+SURGING_KINDS = ("Deployment", "ReplicaSet")
+
+
+def _moving(
+    workload: Workload, placement: Placement, departures: list[Departure], now: datetime
+) -> list[dict[str, Any]] | None:
+    """Clusters that are left while what is there runs on; None for none."""
+    known = {
+        name: {"cluster": name, "replicas": item.replicas, "since": clock.write(item.since), "reason": item.reason}
+        for name, item in workload.moving.items()
+    }
+    before = workload.placement.clusters if workload.placement else {}
+    for item in departures if workload.owner.kind in SURGING_KINDS else ():
+        if item.reason in (DRAINED, UNSCHEDULABLE, CLUSTER_REMOVED) and item.cluster in before:
+            known[item.cluster] = {
+                "cluster": item.cluster, "replicas": before[item.cluster], "since": clock.write(now),
+                "reason": item.reason,
+            }  # fmt: skip
+    return [entry for name, entry in sorted(known.items()) if name not in placement.clusters] or None
+
+
+def arrived(workload: Workload, clusters: Iterable[str]) -> Status:
+    """Nothing is left on these clusters."""
+    over = set(clusters)
+    kept = [item for item in (workload.obj.get("status") or {}).get("moving") or () if item["cluster"] not in over]
+    return {"moving": kept or None}
+
+
+def blocked(workload: Workload, stays: list[Stay], now: datetime) -> Status | None:
+    """Why a drain leaves it where it is; None when the status says so already."""
+    before = _conditions(workload)
+    if stays:
+        text = "; ".join(f"stays on {item.cluster}: {item.message}" for item in stays)
+        conditions = _set(before, workload, now, DRAIN_BLOCKED, True, stays[0].reason, text)
+    else:
+        conditions = _unblocked(before, workload, now)
+    return None if without_times(conditions) == without_times(before) else {"conditions": conditions}
+
+
+def _unblocked(conditions: list[dict[str, Any]], workload: Workload, now: datetime) -> list[dict[str, Any]]:
+    if not workload.is_true(DRAIN_BLOCKED):
+        return conditions
+    return _set(conditions, workload, now, DRAIN_BLOCKED, False, "NotBlocked", "no drain waits for it")
 
 
 def evicted(
@@ -182,6 +232,7 @@ def evicted(
     why = "; ".join(f"{d.cluster}: {d.message}" for d in departures)
     conditions = _set(_conditions(workload), workload, now, "Evicted", True, departures[0].reason, why)
     conditions = _set(conditions, workload, now, "Admitted", False, "Pending", f"dispatched again: {why}")
+    conditions = _unblocked(conditions, workload, now)
     return {
         "attempts": workload.attempts + 1,
         "requeueAt": clock.write(now + delay) if delay else None,

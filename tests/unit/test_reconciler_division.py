@@ -47,24 +47,59 @@ def test_sums_over_replicasets_follow_the_placement_through_a_rollout() -> None:
     assert (old, new) == ({}, EVEN)
 
 
-def test_a_raise_waits_until_the_other_member_was_seen_to_shrink() -> None:
-    running = {"east": 4}
-    taken = divide([Part("a", 4, running, running, running)], {"west": 4}, Limits(budget=1))
-    assert taken == {"a": {"east": 3}}
-    still = divide([Part("a", 4, taken["a"], running, running)], {"west": 4}, Limits(budget=1))
-    assert still == {"a": {"east": 3}}
-    seen = divide([Part("a", 4, taken["a"], {"east": 3}, {"east": 3})], {"west": 4}, Limits(budget=1))
-    assert seen == {"a": {"east": 3, "west": 1}}
+def test_a_cluster_is_left_only_as_the_new_replicas_become_available() -> None:
+    """Surge: what runs on east stays until as much is available on west."""
+    at_west = {"west": 4}
+    started = divide([whole("a", 4, {"east": 4})], at_west)
+    assert started == {"a": {"east": 4, "west": 4}}
+    for ready in (0, 1, 3, 4):
+        have = {"east": 4, "west": ready}
+        part = Part("a", 4, {"east": 4, "west": 4}, {"east": 4, "west": 4}, have)
+        left = {"west": 4} if ready == 4 else {"east": 4 - ready, "west": 4}
+        assert divide([part], at_west) == {"a": left}
+
+
+def test_a_surge_that_takes_too_long_ends() -> None:
+    part = Part("a", 4, {"east": 4, "west": 4}, {"east": 4, "west": 4}, {"east": 4})
+    assert divide([part], {"west": 4}, Limits(overdue={"east"})) == {"a": {"west": 4}}
+
+
+def test_without_surge_the_old_ones_are_seen_to_go_first() -> None:
+    """A Deployment that recreates its pods never has two generations of them, also when it moves."""
+    stop = divide([whole("a", 2, {"east": 2})], {"west": 2}, Limits(surge=False))
+    assert stop == {"a": {}}
+    gone = divide([Part("a", 2, {}, {"east": 1}, {})], {"west": 2}, Limits(surge=False))
+    assert gone == {"a": {"west": 1}}
+
+
+def test_a_scale_down_in_the_middle_of_a_surge_takes_what_is_not_available() -> None:
+    part = Part("a", 3, {"east": 2, "west": 4}, {"east": 2, "west": 4}, {"east": 2, "west": 2})
+    assert divide([part], {"west": 3}) == {"a": {"east": 1, "west": 3}}
+
+
+def test_a_rollout_in_the_middle_of_a_surge_keeps_its_own_bounds() -> None:
+    """maxSurge 0, maxUnavailable 1: the new ReplicaSet's pod waits for an old one on the clusters that stay."""
+    old = Part("old", 3, {"east": 2, "west": 4}, {"east": 2, "west": 4}, {"east": 2, "west": 4})
+    grants = divide([Part("new", 1), old], {"west": 4}, Limits(total=4))
+    assert grants == {"new": {}, "old": {"west": 3}}, "west still runs four: a fifth there would be one too many"
+    seen = Part("old", 3, grants["old"], {"west": 3}, {"west": 3})
+    assert divide([Part("new", 1), seen], {"west": 4}, Limits(total=4)) == {"new": {"west": 1}, "old": {"west": 3}}
+
+
+def test_a_drain_that_is_stopped_keeps_what_has_not_left_yet() -> None:
+    """The placement counts what is still on east again: only new ones that are not available go."""
+    part = Part("a", 4, {"east": 1, "west": 4}, {"east": 1, "west": 4}, {"east": 1, "west": 3})
+    assert divide([part], {"east": 1, "west": 3}) == {"a": {"east": 1, "west": 3}}
 
 
 def test_moves_stop_while_the_workload_is_short() -> None:
-    part = Part("a", 4, {"east": 3, "west": 1}, {"east": 3, "west": 1}, {"east": 3})
-    assert divide([part], {"west": 4}, Limits(budget=1)) == {"a": {"east": 3, "west": 1}}
+    part = Part("a", 4, {"east": 4}, {"east": 4}, {"east": 3})
+    assert divide([part], {"east": 1, "west": 3}, Limits(budget=1)) == {"a": {"east": 3}}, "only the one that is not available"
 
 
 def test_what_is_not_available_moves_without_budget() -> None:
     part = Part("a", 2, {"east": 2}, {"east": 2}, {})
-    assert divide([part], {"west": 2}, Limits(budget=0)) == {"a": {}}
+    assert divide([part], {"west": 2}, Limits(budget=0)) == {"a": {"west": 2}}
 
 
 def test_a_lost_cluster_no_longer_counts() -> None:
@@ -96,15 +131,26 @@ def test_never_more_than_asked_for(
     grants = divide(found, shares, Limits(total=total, budget=budget, gone=gone))
     for part in found:
         grant = grants[part.name]
-        assert sum(grant.values()) <= max(part.desired, 0)
+        placed = {c: n for c, n in grant.items() if c in shares}
+        assert sum(placed.values()) <= max(part.desired, 0)
         assert all(n > 0 for n in grant.values()) and not set(grant) & gone
         raised = [c for c in grant if grant[c] > part.granted.get(c, 0)]
         assert all(shares[c] > 0 for c in raised)
-        clusters = {*grant, *part.used} - gone
+        clusters = ({*grant, *part.used} - gone) & set(shares)
         kept = {c: min(grant.get(c, 0), part.granted.get(c, 0)) for c in clusters}
         before = sum(max(kept[c], part.used.get(c, 0)) for c in clusters)
         after = sum(max(grant.get(c, 0), part.used.get(c, 0)) for c in clusters)
         assert after <= max(part.desired, before)
+
+
+@given(parts, counts)
+def test_a_surge_takes_nothing_that_is_available_and_needed(found: list[Part], shares: dict[str, int]) -> None:
+    grants = divide(found, shares, Limits(budget=0))
+    for part in found if shares else ():
+        before = sum(min(n, part.available.get(c, 0)) for c, n in part.granted.items())
+        after = sum(min(n, part.available.get(c, 0)) for c, n in grants[part.name].items())
+        assert after >= min(part.desired, before)
+        assert all(n <= part.granted.get(c, 0) for c, n in grants[part.name].items() if c not in shares)
 
 
 def test_a_rollouts_new_pods_wait_for_its_old_ones_on_any_cluster() -> None:
@@ -118,7 +164,7 @@ def test_a_rollouts_new_pods_wait_for_its_old_ones_on_any_cluster() -> None:
 def test_settles(found: list[Part], shares: dict[str, int]) -> None:
     """When members follow at once and all is available, repeated division ends and then changes nothing."""
     current = {part.name: {c: n for c, n in part.granted.items() if n} for part in found}
-    for _ in range(60):
+    for _ in range(80):
         step = divide([whole(p.name, p.desired, current[p.name]) for p in found], shares)
         if step == current:
             break

@@ -24,21 +24,21 @@ def counts(n: int, available: int) -> dict[str, int]:
 
 
 def test_replicaset_sums_and_observes() -> None:
-    copies = [Copy("east", counts(2, 2), 2, True), Copy("west", counts(2, 1), 2, True)]
+    copies = [Copy("east", counts(2, 2), 2, current=True), Copy("west", counts(2, 1), 2, current=True)]
     assert status_sums.replicaset(rs(4), copies) == {
         "replicas": 4, "fullyLabeledReplicas": 4, "readyReplicas": 3, "availableReplicas": 3, "observedGeneration": 3,
     }  # fmt: skip
 
 
 def test_replicaset_is_not_observed_while_one_copy_is_behind_or_ungranted() -> None:
-    behind = [Copy("east", counts(2, 2), 2, True), Copy("west", counts(1, 1), 2, False)]
+    behind = [Copy("east", counts(2, 2), 2, current=True), Copy("west", counts(1, 1), 2, current=False)]
     assert status_sums.replicaset(rs(4), behind)["observedGeneration"] == 2
-    short = [Copy("east", counts(2, 2), 2, True)]
+    short = [Copy("east", counts(2, 2), 2, current=True)]
     assert status_sums.replicaset(rs(4), short)["observedGeneration"] == 2
 
 
 def test_pods_above_the_grant_are_not_available() -> None:
-    copies = [Copy("east", counts(2, 2), 1, False), Copy("west", counts(2, 2), 2, True)]
+    copies = [Copy("east", counts(2, 2), 1, current=False), Copy("west", counts(2, 2), 2, current=True)]
     status = status_sums.replicaset(rs(3), copies)
     assert (status["replicas"], status["availableReplicas"]) == (4, 3)
 
@@ -49,16 +49,16 @@ def test_replicaset_of_zero_is_observed_without_copies() -> None:
 
 def test_failures_name_their_cluster() -> None:
     failing = {**counts(0, 0), "conditions": [{"type": "ReplicaFailure", "status": "True", "message": "quota"}]}
-    status = status_sums.replicaset(rs(1), [Copy("east", failing, 1, True)])
+    status = status_sums.replicaset(rs(1), [Copy("east", failing, 1, current=True)])
     assert status["conditions"][0]["message"] == "east: quota"
 
 
 def test_daemonset_is_observed_only_with_every_placed_copy() -> None:
     host = {"metadata": {"generation": 1}, "spec": {}}
     one = {"currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberReady": 2, "numberAvailable": 2}
-    partial = status_sums.daemonset(host, [Copy("east", one, 0, True)], placed=2)
+    partial = status_sums.daemonset(host, [Copy("east", one, 0, current=True)], placed=2)
     assert partial.get("observedGeneration", 0) == 0
-    both = status_sums.daemonset(host, [Copy("east", one, 0, True), Copy("west", one, 0, True)], placed=2)
+    both = status_sums.daemonset(host, [Copy("east", one, 0, current=True), Copy("west", one, 0, current=True)], placed=2)
     assert (both["observedGeneration"], both["desiredNumberScheduled"]) == (1, 4)
 
 

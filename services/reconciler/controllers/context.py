@@ -49,6 +49,8 @@ class Context:
     events: Recorder
     worker_lost_timeout: float = 900.0
     release: Release = _nobody
+    surge_timeout: float = 600.0
+    """Seconds after which replicas leave a cluster even if that makes the workload short (rule 11)."""
     settling: dict[str, float] = field(default_factory=dict)
     """Uid of a Deployment -> since when its placement has not followed its size."""
 

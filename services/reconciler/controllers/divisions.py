@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from services.common.errors import StatusError
+from services.reconciler import surges
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import holds_still
 from services.reconciler.division import Grants, Limits, Part, divide
@@ -24,16 +26,15 @@ from services.reconciler.objects import (
     replicas,
     uid,
 )  # fmt: skip
-from services.reconciler.workload_spec import placed, unavailable_budget
+from services.reconciler.workload_spec import placed, recreates, unavailable_budget
 from services.reconciler.world import CONFLICT, World
 
 REVISION = "deployment.kubernetes.io/revision"
 SETTLE_LIMIT = 1.0
 """Seconds that a scale-down waits for the placement to say from where."""
-MOVE_LIMIT = 600.0
-"""Seconds after which replicas leave a cluster even if that makes the workload short (rule 11)."""
 ROOM_CHECK = 5.0
 READ_WAIT = 0.1
+CONFLICT_WAIT = 0.05
 
 
 async def reconcile(context: Context, kind: str, owner: Obj) -> None:
@@ -51,10 +52,14 @@ async def reconcile(context: Context, kind: str, owner: Obj) -> None:
     if _is_settling(context, owner, size, shares):
         raise Again(0.2)
     parts = [_part(world, item, workload) for item in sorted(sets, key=_newest_first)]
-    grants = divide(parts, shares, _limits(world, kind, owner, sets, workload, size, shares))
-    await _store(context, workload, grants, keep={part.name for part in parts if part.used})
-    if any(sum(grants[part.name].values()) < part.desired for part in parts):
-        # Events of members wake it; this is for a write whose event never comes.
+    limits = _limits(context, kind, owner, sets, workload, size, shares)
+    grants = divide(parts, shares, limits)
+    surge = surges.look(parts, grants, shares, limits)
+    await _store(context, workload, grants, surge, keep={part.name for part in parts if part.used})
+    if surge.forced:
+        context.events.say(owner, surges.TIMED_OUT, surge.message, warning=True)
+    if surge.waits or any(sum(grants[part.name].values()) < part.desired for part in parts):
+        # Events of members wake it; this is for a write whose event never comes, and for a surge's end.
         raise Again(ROOM_CHECK)
 
 
@@ -102,22 +107,27 @@ def _part(world: World, item: Obj, workload: Mapping[str, Any]) -> Part:
 
 
 def _limits(
-    world: World, kind: str, owner: Obj, sets: list[Obj], workload: Mapping[str, Any], size: int,
+    context: Context, kind: str, owner: Obj, sets: list[Obj], workload: Mapping[str, Any], size: int,
     shares: Mapping[str, int],
 ) -> Limits:  # fmt: skip
-    surge = max(0, sum(replicas(item) for item in sets) - size) if kind == "deployment" else 0
+    world, now = context.world, datetime.now(UTC)
+    rollout = max(0, sum(replicas(item) for item in sets) - size) if kind == "deployment" else 0
     placement = (workload.get("status") or {}).get("placement") or {}
     since = parse_time(placement.get("since"))
-    patient = since is None or (datetime.now(UTC) - since).total_seconds() < MOVE_LIMIT
-    gone = {name for name in _clusters(world, sets, workload) if world.lost(name, shares)}
+    patient = since is None or (now - since).total_seconds() < context.surge_timeout
+    clusters = _clusters(world, sets, workload)
+    moving = surges.moving(workload, context.surge_timeout, now)
+    gone = {name for name in clusters if world.lost(name, shares, moving)}
     for item in sets:
         reports = world.reports(Key("replicaset", *name_of(item)))
         gone |= {cluster for cluster, report in reports.items() if report.state == CONFLICT}
     return Limits(
-        total=sum(shares.values()) + surge,
+        total=sum(shares.values()) + rollout,
         budget=(unavailable_budget(owner) if kind == "deployment" else 1) if patient else size,
         gone=gone,
         settle=sum(shares.values()) != size,
+        surge=not recreates(owner),
+        overdue=surges.overdue(workload, clusters - set(shares), context.surge_timeout, now),
     )
 
 
@@ -129,12 +139,30 @@ def _clusters(world: World, sets: list[Obj], workload: Mapping[str, Any]) -> set
     return found
 
 
-async def _store(context: Context, workload: Mapping[str, Any], grants: Grants, keep: set[str]) -> None:
-    """Write the split. An empty entry says "none"; without an entry, copies that are there stay as they are."""
-    before = (workload.get("status") or {}).get("divisions") or {}
+async def _store(
+    context: Context, workload: Obj, grants: Grants, surge: surges.Surge, keep: set[str]
+) -> None:
+    """Write the split. An empty entry says "none"; without an entry, copies that are there stay as they are.
+
+    Only over the version that it was made from: the placement may just have changed, and a drain that was stopped
+    counts on what the split says is still there.
+    """
+    status = workload.get("status") or {}
+    before = status.get("divisions") or {}
     after = {name: clusters for name, clusters in grants.items() if clusters or name in keep}
-    patch = merge_diff(before, after)
-    if patch:
-        namespace, name = name_of(workload)
-        body = {"metadata": {"uid": uid(workload)}, "status": {"divisions": patch}}
-        await context.host.patch(WORKLOADS, namespace, name, body, sub="status")
+    patch: dict[str, Any] = {}
+    if divisions := merge_diff(before, after):
+        patch["divisions"] = divisions
+    conditions = list(status.get("conditions") or [])
+    if (wanted := surges.conditions(conditions, surge)) != conditions:
+        patch["conditions"] = wanted
+    if not patch:
+        return
+    namespace, name = name_of(workload)
+    meta = {"uid": uid(workload), "resourceVersion": workload["metadata"]["resourceVersion"]}
+    try:
+        await context.host.patch(WORKLOADS, namespace, name, {"metadata": meta, "status": patch}, sub="status")
+    except StatusError as error:
+        if error.code != 409:
+            raise
+        raise Again(CONFLICT_WAIT) from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from services.common.errors import StatusError
-from services.reconciler import job_status, status_sums
+from services.reconciler import job_status, status_sums, surges
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import is_current, wants
 from services.reconciler.member_cache import MemberCache
@@ -56,10 +57,11 @@ def _sums(context: Context, kind: str, obj: Obj) -> Status | None:
     workload = world.workload_of(kind, obj)
     placement = placed(workload) or {}
     grants = world.granted(kind, obj, workload)
+    moving = surges.moving(workload, context.surge_timeout, datetime.now(UTC))
     copies: list[Copy] = []
     unread: list[str] = []
     for cluster in sorted({*world.members, *placement, *grants}):
-        if world.lost(cluster, placement):
+        if world.lost(cluster, placement, moving):
             # Given up: its pods may run or not, they are no longer this object's.
             continue
         member = world.members.get(cluster)
@@ -76,7 +78,8 @@ def _sums(context: Context, kind: str, obj: Obj) -> Status | None:
             continue
         desired = wants(world, kind, obj, member)
         current = desired is not None and is_current(copy, desired)
-        copies.append(Copy(cluster, copy.get("status") or {}, grants.get(cluster, 0), current))
+        leaving = cluster in surges.left(workload) and cluster not in placement
+        copies.append(Copy(cluster, copy.get("status") or {}, grants.get(cluster, 0), leaving, current))
     for cluster in unread:
         copies.append(_last_known(kind, obj, cluster, copies, grants.get(cluster, 0)))
         break

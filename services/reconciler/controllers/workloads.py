@@ -10,12 +10,14 @@ from services.common.errors import StatusError
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.job_status import finished
 from services.reconciler.keys import Key
+from services.reconciler.member_cache import MemberCache
 from services.reconciler.names import FINALIZER, WORKLOADS, Obj
 from services.reconciler.objects import (
     count,
     deleting,
     finalizers,
     held,
+    is_true,
     name_of,
     parse_time,
     replicas,
@@ -25,7 +27,7 @@ from services.reconciler.objects import (
 from services.reconciler.workload_spec import placed, pod_count
 from services.reconciler.world import CONFLICT, World
 
-ORDER = (CONFLICT, "Waiting", "Removing", "LeftBehind", "Applied")
+ORDER = (CONFLICT, "Waiting", "Removing", "LeftBehind", "Suspended", "Applied")
 """Worst first: what a cluster with several copies of a workload reports."""
 MAY_RUN = ("Applied", "Removing", "LeftBehind")
 REMOVAL_CHECK = 5.0
@@ -132,6 +134,8 @@ def copies_of(world: World, workload: Obj) -> list[dict[str, str]]:
             has = bool(member.of_host(uid(obj)))
             if has and (member.name in placement or member.name in expected):
                 note(member.name, "Applied")
+            elif has and _is_suspended(member, kind, obj):
+                note(member.name, "Suspended")
             elif has:
                 note(member.name, "Removing" if member.reachable else "LeftBehind")
             elif member.name in expected:
@@ -142,6 +146,16 @@ def copies_of(world: World, workload: Obj) -> list[dict[str, str]]:
         {"cluster": cluster, "state": state, "message": message}
         for cluster, (state, message) in sorted(entries.items())
     ]
+
+
+def _is_suspended(member: MemberCache, kind: str, obj: Obj) -> bool:
+    """Whether the copy of a Job is at rest: told so, and seen to have no pods any more."""
+    copy = member.get(kind, *name_of(obj)) if kind == "job" else None
+    if copy is None or deleting(copy) or not (copy.get("spec") or {}).get("suspend"):
+        return False
+    status = copy.get("status") or {}
+    # `terminating` is there only from Kubernetes 1.28 on; before, active pods are all that a Job tells of.
+    return is_true(copy, "Suspended") and not count(status, "active") and not count(status, "terminating")
 
 
 def _conditions(
