@@ -136,7 +136,15 @@ async def test_one_stream_serves_the_clusters_of_all_replicas_and_orderly_moves_
         history = History()
         register = for_configmaps(max_in_flight=2, indexes=[pb.Index(name="same", path="data.same")])
         client = Client("w", register, lambda: it.addresses()[:1], history, lambda key: 0.0)
+        # Objects of every member name one of the host: whoever has the host gets the requests.
+        aware = pb.Source(
+            version="v1", resource="configmaps", scope=pb.SCOPE_MEMBERS,
+            by_label=pb.ByLabel(key="app", naming=pb.Naming(to_host=True)),
+        )  # fmt: skip
+        on_host = History()
+        other = Client("h", for_configmaps("h", sources=[aware], scope=pb.SCOPE_HOST), it.addresses, on_host, lambda key: 0.0)
         await it.until(covers(2), "two replicas share the clusters")
+        await eventually(lambda: set(on_host.started) == {("", "a", name) for name in NAMES}, "the host's requests were handled")
         await eventually(lambda: len(history.started) == len(NAMES), "each cluster's object was handled")
         chan = channel(it.replicas[1].address)
         found = await rpc.ReconcilerServiceStub(chan).QueryIndex(pb.QueryIndexRequest(controller="c", index="same", value="value"))
@@ -154,11 +162,13 @@ async def test_one_stream_serves_the_clusters_of_all_replicas_and_orderly_moves_
         await it.replicas[1].end(signal.SIGTERM)
         await it.until(covers(1), "the other replica has all")
         for name in NAMES:
-            it.clusters.clusters[name].put("configmaps", "a", "two")
+            it.clusters.clusters[name].put("configmaps", "a", "two", labels={"app": f"{name}-two"})
+        await eventually(lambda: len(on_host.started) == 2 * len(NAMES), "the host's new requests were handled")
         await eventually(lambda: len(history.started) == 2 * len(NAMES), "each cluster's second object was handled")
         assert not re.search(r"has c\d now, after a lease", it.replicas[0].log[seen:])
-        assert not history.overlaps()
+        assert not history.overlaps() and not on_host.overlaps()
         await client.die()
+        await other.die()
 
 
 async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_workers_are_killed_and_frozen(

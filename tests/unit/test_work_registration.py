@@ -201,3 +201,19 @@ async def test_the_mode_does_not_change_under_other_workers() -> None:
         alone = it.worker(for_configmaps(mode=pb.MODE_PRIORITY_FIRST))
         await alone.next("registered")
         await alone.close()
+
+
+async def test_what_cannot_be_followed_later_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from services.reconciler.work import controller
+
+    monkeypatch.setattr(controller, "PROBLEMS_EVERY", 0.05)
+    async with rig("east") as it:
+        it.clusters.add("west").lacks.add("configmaps")
+        worker = it.worker(for_configmaps())
+        await it.synced()
+        await it.join("west")
+        problem = await worker.next("problem")
+        assert problem.code == pb.PROBLEM_CODE_SOURCE and "cluster west: configmaps" in problem.message
+        await asyncio.sleep(0.3)
+        assert len(worker.of("problem")) == 1
+        await worker.close()

@@ -30,6 +30,9 @@ from services.reconciler.work.traces import Traces
 log = logging.getLogger(__name__)
 
 Obj = dict[str, Any]
+PROBLEMS_EVERY = 5.0
+"""Seconds between looks at what cannot be followed."""
+PROBLEMS_MAX = 100
 INITIAL = -100
 """Added to the priority of what a first list brings."""
 
@@ -69,6 +72,7 @@ class Controller:
         self.handout = Handout(self, lease, valid, now)
         self.tasks.spawn(self.handout.pump(), "pump")
         self.tasks.spawn(self.handout.watch_leases(), "leases", root=True)
+        self.tasks.spawn(self._tell_problems(), "problems", root=True)
 
     @property
     def name(self) -> str:
@@ -89,7 +93,10 @@ class Controller:
         self._steer()
 
     def sit(self, seat: Seat) -> None:
-        """A worker has come; an older stream of the same worker is over."""
+        """A worker has come; an older stream of the same worker is over, be it this one, relayed anew."""
+        if any(old.worker == seat.worker and old.at > seat.at for old in self.seats):
+            seat.port.replaced(seat)
+            return
         for old in [old for old in self.seats if old.worker == seat.worker]:
             self.leave(old, orderly=False)
             old.port.replaced(old)
@@ -167,17 +174,16 @@ class Controller:
     # Steering.
 
     def steer(self, cluster: str, weight: float | None, cap: int | None, paused: bool | None) -> None:
-        """Weight, cap and pause of a cluster, at once; kept. KeyError when it is not engaged."""
-        if cluster not in self.parts:
-            raise KeyError(cluster)
+        """Weight, cap and pause of a cluster, at once; kept for when it comes, or comes back."""
         if weight is not None:
             self.steering.weights[cluster] = weight
-            self.queue.set_weight(cluster, weight)
         if cap is not None:
             self.steering.caps[cluster] = cap
-            self.queue.set_cap(cluster, cap)
         if paused is not None:
             (self.steering.paused.add if paused else self.steering.paused.discard)(cluster)
+        if cluster in self.parts:
+            self.queue.set_weight(cluster, self.steering.weight(self.spec, cluster))
+            self.queue.set_cap(cluster, self.steering.cap(self.spec, cluster))
             self._pause(cluster)
 
     def stats(self) -> list[ClusterStats]:
@@ -248,6 +254,21 @@ class Controller:
             self.add(
                 Target(cluster, key.namespace, key.name, source), key.priority if key.HasField("priority") else usual
             )
+
+    def problems(self) -> list[str]:
+        """What its sources cannot follow now."""
+        return sorted({problem for part in self.parts.values() for problem in part.problems()})
+
+    async def _tell_problems(self) -> None:
+        """Tell the workers what cannot be followed, once for each time that it comes up."""
+        told: set[str] = set()
+        while True:
+            await asyncio.sleep(PROBLEMS_EVERY)
+            now = set(self.problems()[:PROBLEMS_MAX])
+            for text in sorted(now - told):
+                for seat in self.seats:
+                    seat.deliver(problem=pb.Problem(code=pb.PROBLEM_CODE_SOURCE, message=text))
+            told = now
 
     async def close(self) -> None:
         """Stop all; leases are void."""

@@ -127,10 +127,11 @@ class Handout:
         seat.credit -= 1
         self._leased.set()
         part = self._controller.parts[item.cluster]
+        lease.trace = self._controller.traces.take(target)
         seat.deliver(request=pb.Request(
             token=lease.token, cluster=item.cluster, namespace=target.namespace, name=target.name,
             priority=item.priority, attempt=item.attempts, lease=self._length, source=target.source,
-            waited=duration(item.waited), fence=part.engaged.fence, traceparent=self._controller.traces.take(target),
+            waited=duration(item.waited), fence=part.engaged.fence, traceparent=lease.trace.parent,
         ))  # fmt: skip
 
     # What workers say.
@@ -175,8 +176,7 @@ class Handout:
             attempts = lease.item.attempts if lease.item is not None else 0
             level = logging.WARNING if done.terminal or attempts >= WARN_AFTER else logging.INFO
             log.log(level, "controller %s: %s %s: %s", self._controller.name, cluster or "host", key, done.error[:500])
-        RESULTS.labels(outcome).inc()
-        self.leases.end(lease)
+        self._end(lease, outcome)
 
     def heartbeat(self, seat: Seat, beat: pb.Heartbeat) -> None:
         """Renew what the worker holds, or what it names of that."""
@@ -239,7 +239,11 @@ class Handout:
         if not lease.cancelled:
             self._queue.add(lease.target.cluster, lease.target.key, lease.priority)
         self._note(lease.token, pb.CANCEL_REASON_LEASE_ENDED)
-        RESULTS.labels("returned").inc()
+        self._end(lease, "returned")
+
+    def _end(self, lease: Lease, outcome: str) -> None:
+        RESULTS.labels(outcome).inc()
+        self._controller.traces.end(lease.target, lease.trace, outcome)
         self.leases.end(lease)
 
     def cancel(self, cluster: str, reason: pb.CancelReason.ValueType) -> None:
@@ -291,5 +295,4 @@ class Handout:
             self._note(lease.token, pb.CANCEL_REASON_LEASE_ENDED)
             log.info("controller %s: the lease of %s ended: given out again", self._controller.name, lease.target)
             self._queue.add_rate_limited(lease.target.cluster, lease.target.key, lease.priority)
-        RESULTS.labels("expired").inc()
-        self.leases.end(lease)
+        self._end(lease, "expired")

@@ -76,6 +76,7 @@ class Hub:
         self._registered[spec.name] = max(at, self._registered.get(spec.name, 0))
         if handle := self._retention.pop(spec.name, None):
             handle.cancel()
+        seat.at = at
         controller.sit(seat)
         return controller
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from _fastpath.fair_queue import FairQueue, Item
 from services.reconciler.work.mapping import Target
+from services.reconciler.work.traces import NO_TRACE
 
 if TYPE_CHECKING:
     from services.reconciler.work.seat import Seat
@@ -25,7 +26,7 @@ def new_token() -> str:
 class Lease:
     """One request that a worker runs. `seat` is None while its worker is not connected."""
 
-    __slots__ = ("cancelled", "ends", "item", "priority", "seat", "target", "token", "worker")
+    __slots__ = ("cancelled", "ends", "item", "priority", "seat", "target", "token", "trace", "worker")
 
     def __init__(self, token: str, target: Target, item: Item | None, seat: Seat, ends: float, priority: int) -> None:
         self.token = token
@@ -36,6 +37,7 @@ class Lease:
         self.worker = seat.worker
         self.ends = ends
         self.priority = priority
+        self.trace = NO_TRACE
         self.cancelled = False
         """Its cluster left: not renewed any more, and its result means nothing."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import grpc
 
@@ -12,9 +12,10 @@ from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.errors import StatusError
 from services.common.grpc import abort, abort_bad_request, abort_status
-from services.reconciler.work.controller import Controller
+from services.reconciler.work.controller import PROBLEMS_MAX, Controller
 from services.reconciler.work.handout import duration
 from services.reconciler.work.identity import CONTROLLERS, GROUP
+from services.reconciler.work.mapping import HOST
 from services.reconciler.work.servicer import Parts
 from services.reconciler.work.spec import RESERVED, check_cap, check_weight, seconds
 
@@ -122,15 +123,17 @@ class QueueServicer(rpc.QueueServiceServicer):
         weight = request.weight if request.HasField("weight") else None
         cap = request.cap if request.HasField("cap") else None
         paused = request.paused if request.HasField("paused") else None
-        steps: list[Callable[[], None]] = []
+        changed = 0
         if request.controller in ("", RESERVED) and request.cluster in {row.cluster for row in self._built_in.stats()}:
-            steps.append(lambda: _steer(self._built_in, request.cluster, weight, cap, paused))
-        for controller in self._controllers(request.controller):
-            if request.cluster in controller.parts:
-                steps.append(lambda each=controller: each.steer(request.cluster, weight, cap, paused))  # type: ignore[misc]
-        for step in steps:
-            step()
-        return len(steps)
+            _steer(self._built_in, request.cluster, weight, cap, paused)
+            changed += 1
+        hub = self._parts.hub
+        known = hub is not None and (request.cluster == HOST or request.cluster in hub.present())
+        for controller in self._controllers(request.controller) if known else ():
+            # Noted also where another replica has the cluster: it may come here.
+            controller.steer(request.cluster, weight, cap, paused)
+            changed += request.cluster in controller.parts
+        return changed
 
 
 def _steer(queue: FairQueue, cluster: str, weight: float | None, cap: int | None, paused: bool | None) -> None:
@@ -161,7 +164,7 @@ def _controller(controller: Controller) -> pb.Controller:
             )
             for seat in controller.seats
         ],
-        problems=sorted({problem for part in controller.parts.values() for problem in part.problems()})[:100],
+        problems=controller.problems()[:PROBLEMS_MAX],
     )  # fmt: skip
 
 

@@ -1,0 +1,40 @@
+"""A trace from the event to Done: the worker gets its context, and the lease is a span of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from services.common import telemetry
+from tests.integration.work_rig import for_configmaps, rig
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
+    telemetry.enable()
+    yield exporter
+    telemetry.enable(False)
+
+
+async def test_event_request_and_done_are_one_trace(spans: InMemorySpanExporter) -> None:
+    async with rig("east") as it:
+        it.clusters.clusters["east"].put("configmaps", "a", "one")
+        worker = it.worker(for_configmaps())
+        [request] = await worker.requests(1)
+        await worker.done(request, error="no", terminal=True)
+        await worker.until(lambda: any(span.name == "request" for span in spans.get_finished_spans()))
+        [span] = [span for span in spans.get_finished_spans() if span.name == "request"]
+        assert request.traceparent.split("-")[1] == format(span.context.trace_id, "032x")
+        assert span.attributes is not None and span.attributes["outcome"] == "terminal"
+        [event] = [each for each in spans.get_finished_spans() if each.name == "event"]
+        assert span.parent is not None and span.parent.span_id == event.context.span_id
+        await worker.close()
