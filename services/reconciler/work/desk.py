@@ -12,6 +12,7 @@ from services.reconciler.work.session import Session
 def take(controller: Controller, seat: Seat, message: pb.WorkRequest) -> None:
     """Act on what a worker said, on the replica that owns what it is about."""
     kind = message.WhichOneof("message")
+    controller.handout.heard(seat)
     if kind == "done":
         controller.handout.done(seat, message.done)
     elif kind == "heartbeat":
@@ -22,6 +23,7 @@ def take(controller: Controller, seat: Seat, message: pb.WorkRequest) -> None:
         controller.mapped(seat, message.mapped)
     elif kind == "drain":
         seat.draining = True
+        seat.credit = 0
 
 
 class LocalDesk:

@@ -72,7 +72,16 @@ class Handout:
         seat.busy = busy
         seat.asked = False
         seat.credit += credits
+        if seat.silent or not self._queue.has_ready():
+            # What it was asked for went elsewhere meanwhile; another replica may need it.
+            self._give_back(seat)
         self._credit.set()
+
+    def heard(self, seat: Seat) -> None:
+        """The worker has said something."""
+        if seat.silent:
+            seat.silent = False
+            self._credit.set()
 
     async def pump(self) -> None:
         """Hand out until the queue is shut down."""
@@ -105,9 +114,12 @@ class Handout:
         if len(self._queue) and self._queue.has_ready():
             return
         for seat in self._controller.seats:
-            if seat.credit:
-                credits, seat.credit = seat.credit, 0
-                seat.port.unused(seat, credits)
+            self._give_back(seat)
+
+    def _give_back(self, seat: Seat) -> None:
+        if seat.credit:
+            credits, seat.credit = seat.credit, 0
+            seat.port.unused(seat, credits)
 
     def _choose(self) -> Seat | None:
         """The least loaded worker with credit."""
@@ -115,7 +127,7 @@ class Handout:
 
     def _ask(self) -> None:
         for seat in list(self._controller.seats):
-            if not seat.asked and not seat.draining:
+            if not seat.asked and not seat.draining and not seat.silent:
                 seat.asked = True
                 seat.port.hungry(seat)
 
@@ -287,6 +299,10 @@ class Handout:
             self._controller.maps.retry()
 
     def _expire(self, lease: Lease) -> None:
+        if lease.seat is not None:
+            # Gone, or as good as: it gets nothing more until it says something.
+            lease.seat.silent = True
+            self._give_back(lease.seat)
         if lease.seat is not None and not lease.cancelled:
             lease.seat.deliver(cancelled=pb.Cancelled(
                 token=lease.token, reason=pb.CANCEL_REASON_LEASE_ENDED, message="the lease was not renewed in time",

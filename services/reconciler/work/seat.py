@@ -27,7 +27,7 @@ class Port(Protocol):
 class Seat:
     """Credit is how many more requests its session lets this replica hand out; asked for, and given back."""
 
-    __slots__ = ("asked", "at", "busy", "credit", "draining", "held", "max_in_flight", "port", "replica", "user", "version", "worker")
+    __slots__ = ("asked", "at", "busy", "credit", "draining", "held", "max_in_flight", "port", "replica", "silent", "user", "version", "worker")
 
     def __init__(self, port: Port, worker: str, user: User, max_in_flight: int, version: int, replica: str) -> None:
         self.port = port
@@ -44,6 +44,8 @@ class Seat:
         self.busy = 0
         """Requests that the worker holds from all replicas, as its session said last."""
         self.draining = False
+        self.silent = False
+        """It let a lease end, and has said nothing since."""
         self.held: set[str] = set()
 
     @property
