@@ -12,6 +12,7 @@ from _fastpath.splice import FrameSplitter, ListScanner, Meta, SpliceError, scan
 from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import Resource
+from services.common.pace import Pace
 
 LIST_ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 WATCH_ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -21,6 +22,8 @@ LIST_SILENCE = 30.0
 WATCH_SECONDS = (420, 600)
 EARLY = 5.0
 WATCH_SILENCE = 150.0
+GATHER = 0.003
+"""Seconds between two reads of a watch while events come fast."""
 """Clusters send bookmarks about every minute: a watch that is silent for longer is dead."""
 ORIGIN = "reclock.dev/origin"
 
@@ -153,8 +156,13 @@ class MetadataClient:
                 timeout=limit + 60, sock_read=WATCH_SILENCE,
             ) as response:  # fmt: skip
                 yield []
+                pace = Pace(GATHER)
                 async for chunk in response.content.iter_any():
-                    yield [self._frame(frame, incarnation) for frame in splitter.feed(chunk) if frame.strip()]
+                    some = [self._frame(frame, incarnation) for frame in splitter.feed(chunk) if frame.strip()]
+                    pace.stepped(len(some))
+                    yield some
+                    if (left := pace.left()) > 0:
+                        await asyncio.sleep(left)
         except StatusError as error:
             if error.code == 410:
                 raise Expired(error.message) from error

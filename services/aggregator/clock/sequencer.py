@@ -20,12 +20,15 @@ from services.aggregator.clock.store import GapReopened, StorageChanged, Store
 from services.aggregator.clock.version import decode
 from services.aggregator.clock.work import DiffRun, GapRun, LeaveRun, Work
 from services.common.etcd import EtcdFull
+from services.common.pace import Pace
 
 log = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 2048
 """Events that one cluster may have waiting; a feed that is faster waits with its connection."""
 FULL_RETRY = 1.0
+GATHER = 0.003
+"""Seconds between two commits while events come fast."""
 PURGE = 50
 PURGE_EVERY = 16
 """Commits under load after which one purge has its turn."""
@@ -129,10 +132,14 @@ class Sequencer:
     async def run(self) -> None:
         """Commit until cancelled, or until the term ends with an error of etcd."""
         idle = commits = 0
+        pace = Pace(GATHER)
         while True:
+            if (left := pace.left()) > 0 and self.waiting < self.limit:
+                await asyncio.sleep(left)
             batch = self._build()
             if batch:
                 idle = 0
+                pace.stepped(len(batch.markers))
                 await self._commit(batch)
                 commits += 1
                 if self._purges and commits % PURGE_EVERY == 0:

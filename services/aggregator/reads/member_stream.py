@@ -15,10 +15,12 @@ from services.aggregator.reads.member_list import Item, MemberList
 from services.aggregator.reads.table import Columns, columns_in
 from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import KubeClient
+from services.common.pace import Pace
 from services.common.tasks import Backoff
 
 log = logging.getLogger(__name__)
 
+GATHER = 0.003  # seconds between two reads while events come fast
 SILENCE = 150.0  # seconds; members send bookmarks every minute
 SHORT = 5.0  # seconds: a watch that ends sooner is one of a member that stops, or of a proxy before none
 LIST_AHEAD = 1024 * 1024
@@ -199,10 +201,15 @@ class MemberStream:
             self.connected, self.refused = True, False
             splitter = options.codec.splitter()
             content = response.content
+            pace = Pace(GATHER)
             while chunk := await content.readany():
                 self._backoff.reset()
-                for frame in splitter.feed(chunk):
+                frames = splitter.feed(chunk)
+                pace.stepped(len(frames))
+                for frame in frames:
                     self._take(frame)
+                if (left := pace.left()) > 0:
+                    await asyncio.sleep(left)
                 paused = self._pause(self)
                 if paused is not None:
                     await paused
