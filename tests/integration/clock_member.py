@@ -63,6 +63,8 @@ class FakeMember:
         self.watch_gate = asyncio.Event()
         self.watch_gate.set()
         self.lists = 0
+        self.watches: list[str] = []
+        """What the open watches accept."""
         self.values = 0
         self.page_limit = 0
         self._changed: set[asyncio.Event] = set()
@@ -250,6 +252,8 @@ class FakeMember:
         await response.prepare(request)
         event, epoch = asyncio.Event(), self._epoch
         self._changed.add(event)
+        accept = request.headers.get("Accept", "")
+        self.watches.append(accept)
         sent = sum(rev <= version for rev, _, _ in self.history)
         marked = max(version, self.rev)
         try:
@@ -276,6 +280,7 @@ class FakeMember:
             return response  # the client went, or a test broke the connection
         finally:
             self._changed.discard(event)
+            self.watches.remove(accept)
 
 
 def _frame(kind: str, obj: dict[str, Any]) -> bytes:

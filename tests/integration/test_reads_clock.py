@@ -61,6 +61,34 @@ async def test_clients_follow_without_a_relist_over_restarts_of_all(rig: ReadsRi
             await informer.close()
 
 
+async def test_one_watch_at_a_member_serves_clock_and_watchers(rig: ReadsRig) -> None:
+    east = rig.members["east"]
+    east.put("first")
+    await rig.settled()
+    assert len(east.watches) == 1 and "PartialObjectMetadata" in east.watches[0]  # nobody looks: metadata will do
+    informers = [Informer(rig, watch_list=on) for on in (False, True, False)]
+    try:
+        await agree(rig, *informers)
+        await eventually(lambda: east.watches == ["application/json"])
+        for i in range(50):
+            east.put(f"p{i}")
+        east.delete("p1", "p2")  # two events of one version
+        await agree(rig, *informers)
+        assert east.watches == ["application/json"]
+        east.break_connections()
+        east.put("p1")
+        await agree(rig, *informers)
+        await eventually(lambda: east.watches == ["application/json"])
+        east.restart()
+        east.put("p2")
+        await agree(rig, *informers)
+        await eventually(lambda: east.watches == ["application/json"])
+        assert [i.relists for i in informers] == [1, 1, 1]
+    finally:
+        for informer in informers:
+            await informer.close()
+
+
 async def test_a_member_away_is_left_out_and_heals_on_the_open_watch(rig: ReadsRig) -> None:
     east, west = rig.members["east"], rig.members["west"]
     for i in range(6):

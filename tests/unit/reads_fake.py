@@ -16,6 +16,7 @@ from aiohttp import web
 from _fastpath.marker import CLASH, Marker
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.state import Change
+from services.aggregator.clock.tap import Tap
 from services.aggregator.clock.view import Snapshot, View
 from services.aggregator.front.errors import response as error_response
 from services.aggregator.front.request_info import parse
@@ -366,7 +367,7 @@ class Fleet:
         for name, member in self.members.items():
             await member.start()
             self.clock.members[name] = SimpleNamespace(
-                cluster=name, client=member.client, state="Live", message="", serves=True,
+                cluster=name, client=member.client, tap=Tap(), state="Live", message="", serves=True,
                 position=Position(f"{name}-uid/0", 100, 99))  # fmt: skip
             self.clock.commit({name: Position(f"{name}-uid/0", 100, 99)})
         server = web.Server(self._serve, handler_cancellation=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol
 
 from _fastpath.marker import Marker, of_cluster
@@ -18,6 +19,7 @@ from services.aggregator.clock.metadata import Expired, MetadataClient, WatchEnd
 from services.aggregator.clock.position import Position, incarnation, split_incarnation
 from services.aggregator.clock.restore import differs_at_read, differs_at_resume
 from services.aggregator.clock.sequencer import Sequencer
+from services.aggregator.clock.tap import Tap
 from services.aggregator.clock.work import Bookmark, DiffRun, LeaveRun
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.tasks import Backoff
@@ -31,6 +33,7 @@ class Followed(Protocol):
     """The cluster as its feed sees it."""
 
     cluster: str
+    tap: Tap
 
     @property
     def uid(self) -> str:
@@ -187,13 +190,24 @@ class Feed:
         return listing.version
 
     async def _watch(self, life: str, start: int, backoff: Backoff) -> None:
-        cluster, put = self.member.cluster, self.sequencer.put
-        async with aclosing(self.api.watch(life, start)) as watch:
-            async for some in watch:
-                if not some:
-                    self._opened(backoff)
-                for one in some:
-                    await put(cluster, one if isinstance(one, Marker) else Bookmark(one.version))
+        cluster, put, tap = self.member.cluster, self.sequencer.put, self.member.tap
+        try:
+            async with (
+                asyncio.timeout(None) as scope,
+                aclosing(self.api.watch(life, start, tap if tap.wanted else None)) as watch,
+            ):
+                if not tap.wanted:
+                    tap.reopen = partial(scope.reschedule, 0)
+                async for some in watch:
+                    if not some:
+                        self._opened(backoff)
+                    for one in some:
+                        await put(cluster, one if isinstance(one, Marker) else Bookmark(one.version))
+        except TimeoutError:
+            # Whole objects are wanted by now: watch again from the position, as after any end in order.
+            raise WatchEnded from None
+        finally:
+            tap.closed()
 
     def _opened(self, backoff: Backoff) -> None:
         self._lost = False

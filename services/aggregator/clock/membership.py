@@ -8,6 +8,7 @@ from typing import Literal
 
 from services.aggregator.clock import metrics
 from services.aggregator.clock.position import Position
+from services.aggregator.clock.tap import Tap
 from services.aggregator.types import HOST, Aggregated
 from services.common.fleet import FleetWatcher, Member
 from services.common.kube.client import KubeClient
@@ -35,6 +36,7 @@ class MemberState:
         self.message = ""
         self.leaving = False
         self.feed: asyncio.Task[None] | None = None
+        self.tap = Tap()
 
     @property
     def client(self) -> KubeClient:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from _fastpath.marker import DIFF, EVENT, Marker
 from _fastpath.splice import FrameSplitter, ListScanner, Meta, SpliceError, scan, scan_frame
+from services.aggregator.clock.tap import Tap
 from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import Resource
@@ -16,6 +17,7 @@ from services.common.pace import Pace
 
 LIST_ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 WATCH_ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+WHOLE_ACCEPT = "application/json"
 PAGE = 1000
 LIST_TIMEOUT = 120.0
 LIST_SILENCE = 30.0
@@ -137,8 +139,12 @@ class MetadataClient:
             raise MemberUnreachable(f"{self._what}: the list did not come in time") from error
         return Listing(number(scanner.list_version, self._what), out), scanner.continue_token
 
-    async def watch(self, incarnation: str, version: int) -> AsyncGenerator[list[Marker | Mark], None]:
+    async def watch(
+        self, incarnation: str, version: int, tap: Tap | None = None
+    ) -> AsyncGenerator[list[Marker | Mark], None]:
         """Yield what happens above `version`, what came together together; an empty list when it is open.
+
+        With a `tap` the watch carries whole objects, which go there before they are yielded.
 
         Ends only by an error: WatchEnded, Expired, StatusError.
         """
@@ -152,15 +158,20 @@ class MetadataClient:
         splitter = FrameSplitter()
         try:
             async with self.client.stream(
-                "GET", self.resource.path(), query=query, headers={"Accept": WATCH_ACCEPT},
+                "GET", self.resource.path(), query=query,
+                headers={"Accept": WATCH_ACCEPT if tap is None else WHOLE_ACCEPT},
                 timeout=limit + 60, sock_read=WATCH_SILENCE,
             ) as response:  # fmt: skip
+                if tap is not None:
+                    tap.opened(incarnation, version)
                 yield []
                 pace = Pace(GATHER)
                 async for chunk in response.content.iter_any():
-                    some = [self._frame(frame, incarnation) for frame in splitter.feed(chunk) if frame.strip()]
+                    some = [self._frame(frame, incarnation, tap) for frame in splitter.feed(chunk) if frame.strip()]
                     pace.stepped(len(some))
                     yield some
+                    if tap is not None:
+                        await tap.room()
                     if (left := pace.left()) > 0:
                         await asyncio.sleep(left)
         except StatusError as error:
@@ -176,8 +187,10 @@ class MetadataClient:
             raise MemberUnreachable(f"{self._what}: the watch was ended early")
         raise WatchEnded
 
-    def _frame(self, frame: bytes, incarnation: str) -> Marker | Mark:
+    def _frame(self, frame: bytes, incarnation: str, tap: Tap | None) -> Marker | Mark:
         kind, meta = scan_frame(frame)
+        if tap is not None and kind != "ERROR":
+            tap.passed(frame, kind, meta, number(meta.version, self._what))
         if kind == "BOOKMARK":
             return Mark(number(meta.version, self._what))
         if kind == "ERROR":

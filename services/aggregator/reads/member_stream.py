@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
+from services.aggregator.clock.tap import Tap
 from services.aggregator.reads.codec import JSON, AnyMeta, Codec
 from services.aggregator.reads.member_list import Item, MemberList
 from services.aggregator.reads.table import Columns, columns_in
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 GATHER = 0.003  # seconds between two reads while events come fast
 SILENCE = 150.0  # seconds; members send bookmarks every minute
+RETURN = 1.0  # seconds that the clock's feed may take to watch again
 SHORT = 5.0  # seconds: a watch that ends sooner is one of a member that stops, or of a proxy before none
 LIST_AHEAD = 1024 * 1024
 
@@ -58,6 +60,10 @@ class StreamOptions:
     codec: Codec = JSON
 
 
+class Handover(Exception):
+    """The clock's feed can take over."""
+
+
 class MemberStream:
     """Watches one member from a version on (or lists it first), and keeps payloads until they are dropped.
 
@@ -67,6 +73,7 @@ class MemberStream:
     def __init__(
         self, cluster: str, incarnation: str, client: KubeClient, options: StreamOptions, columns: Columns,
         *, start: int, keep: Callable[[Payload, bool], bool], pause: Callable[[MemberStream], asyncio.Future[None] | None],
+        tap: Tap | None = None,
     ) -> None:  # fmt: skip
         self.cluster, self.incarnation, self.client = cluster, incarnation, client
         self.payloads: dict[Key, Payload] = {}
@@ -78,6 +85,11 @@ class MemberStream:
         self._options, self._columns = options, columns
         self._keep, self._pause = keep, pause
         self._waiters: dict[Key, asyncio.Future[None]] = {}
+        self._tap = tap
+        self._joined: asyncio.Future[None] | None = None  # done when the clock's feed brings nothing more
+        self._offer = asyncio.Event()
+        self._returning = False
+        self._scope: asyncio.Timeout | None = None
         self._backoff = Backoff(initial=0.1, maximum=5.0)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"payloads:{cluster}{options.path}")
 
@@ -119,12 +131,16 @@ class MemberStream:
 
     async def close(self) -> None:
         """Stop watching; who waits is woken."""
+        if self._tap is not None:
+            self._tap.leave(self)
         self._task.cancel()
         await asyncio.wait((self._task,))
         for key in list(self._waiters):
             self._wake(key)
 
     async def _run(self) -> None:
+        if self._tap is not None:
+            self._tap.want(self)
         try:
             while True:
                 hint: float | None = None
@@ -132,8 +148,9 @@ class MemberStream:
                 try:
                     if not self.seen:
                         await self._list()
-                    await self._watch()
-                    if time.monotonic() - begun > SHORT:
+                    if await self._by_tap():
+                        continue
+                    if await self._watch() or time.monotonic() - begun > SHORT:
                         self._backoff.reset()
                         continue  # ended in order: Kubernetes ends every watch after a while
                 except StatusError as error:
@@ -187,7 +204,72 @@ class MemberStream:
             self.put(payload)
         self._wake(key)
 
-    async def _watch(self) -> None:
+    # By the feed of the clock.
+
+    @property
+    def resume(self) -> int:
+        """Every event up to here has come."""
+        return self._resume
+
+    def offered(self) -> None:
+        """The clock's feed brings whole objects: a watch of our own may not be needed any more."""
+        if (self._scope is not None or self._returning) and self._join():
+            self._offer.set()
+            if self._scope is not None:
+                self._scope.reschedule(0)  # until it ends, both bring the same
+
+    def _join(self) -> bool:
+        """Take what the clock's feed brings, where that leaves no gap."""
+        self._joined = asyncio.get_running_loop().create_future()
+        if self._tap is None or not self._tap.attach(self):
+            self._joined = None
+        return self._joined is not None
+
+    def take(self, frame: bytes, kind: str, meta: AnyMeta) -> None:
+        """A frame of the clock's feed."""
+        self._take_scanned(frame, kind, meta, meta.end)
+
+    def pause(self) -> asyncio.Future[None] | None:
+        """Done when there is room again."""
+        return self._pause(self)
+
+    def ended(self) -> None:
+        """The feed's watch is over."""
+        if self._joined is not None and not self._joined.done():
+            self._joined.set_result(None)
+
+    async def _by_tap(self) -> bool:
+        """Live off the clock's feed while that lasts; False where it cannot be joined."""
+        if self._joined is None and not self._join():
+            return False
+        assert self._joined is not None
+        self.connected, self.refused = True, False
+        self._backoff.reset()
+        await self._joined
+        self._joined = None
+        self._offer.clear()
+        self._returning = True
+        try:
+            async with asyncio.timeout(RETURN):
+                await self._offer.wait()  # the feed watches again in a moment, as a rule
+        except TimeoutError:
+            pass  # then a watch of our own goes on
+        finally:
+            self._returning = False
+        return True
+
+    async def _watch(self) -> bool:
+        """Watch; True when the tap can take over."""
+        try:
+            async with asyncio.timeout(None) as self._scope:
+                await self._follow()
+        except (TimeoutError, Handover):
+            return True
+        finally:
+            self._scope = None
+        return False
+
+    async def _follow(self) -> None:
         options = self._options
         query = {
             "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": str(self._resume),
@@ -208,6 +290,8 @@ class MemberStream:
                 pace.stepped(len(frames))
                 for frame in frames:
                     self._take(frame)
+                if self._join():
+                    raise Handover
                 if (left := pace.left()) > 0:
                     await asyncio.sleep(left)
                 paused = self._pause(self)
@@ -227,6 +311,9 @@ class MemberStream:
             if type_ == "BOOKMARK":
                 self._passed(version or int(meta.version or 0), bookmark=True)
                 return
+        self._take_scanned(raw, type_, meta, end)
+
+    def _take_scanned(self, raw: bytes, type_: str, meta: AnyMeta, end: int) -> None:
         version = int(meta.version or 0)
         if type_ == "BOOKMARK":
             self._passed(version, bookmark=True)

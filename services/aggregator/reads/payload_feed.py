@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from _fastpath.marker import Marker
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
+from services.aggregator.clock.metadata import WHOLE_ACCEPT
 from services.aggregator.clock.position import Position
 from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
 from services.aggregator.reads.table import Columns, columns_in
@@ -53,6 +54,8 @@ class PayloadFeed:
         self.closed = False
         self._options = options
         self._resource = aggregated.at(served)
+        # What the clock's own feeds bring when they are asked for whole objects.
+        self._tappable = not private and options.accept_watch == WHOLE_ACCEPT and self._resource == aggregated.at()
         self._streams: dict[str, MemberStream] = {}
         self._order: deque[Payload] = deque()
         self._size = 0
@@ -83,7 +86,7 @@ class PayloadFeed:
             return None
         stream = MemberStream(
             cluster, incarnation, member.client, self._options, self.columns,
-            start=start, keep=self._keep, pause=self._pause,
+            start=start, keep=self._keep, pause=self._pause, tap=member.tap if self._tappable else None,
         )  # fmt: skip
         self._streams[cluster] = stream
         return stream
