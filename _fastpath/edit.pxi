@@ -95,6 +95,7 @@ cdef bint edit_owners(Edits *e, const uint8_t *base, const Fields *f, owners, li
     cdef const uint8_t *q
     cdef int count = 0, more
     cdef Span uid
+    cdef list done = []
     if p[0] != c'[':
         return True
     p += 1
@@ -115,7 +116,8 @@ cdef bint edit_owners(Edits *e, const uint8_t *base, const Fields *f, owners, li
             continue
         if other is None or not edit_uid(e, base, uid, other, alive):
             return False
-        if f.managed.b:
+        if f.managed.b and old not in done:   # an owner that is named twice is once enough in managedFields
+            done.append(old)
             alive.append(other.encode())
             if not edit_managed(e, base, f.managed, old.encode(), <bytes>alive[-1]):
                 return False

@@ -127,6 +127,7 @@ cdef bint edit_owners(Edits *e, const uint8_t *base, const Fields *f, owners, li
     cdef Rec r
     cdef Span uid
     cdef bytes new
+    cdef list done = []
     while next_record(p, base + f.owners.b, &r) == 1:
         p = r.end
         if r.number != OWNERS or r.wire != LEN:
@@ -144,8 +145,10 @@ cdef bint edit_owners(Edits *e, const uint8_t *base, const Fields *f, owners, li
         alive.append(new)
         if not edit_uid(e, uid, new):
             return False
-        if f.managed.b and not edit_managed(e, base, f.managed, old.encode(), new):
-            return False
+        if f.managed.b and old not in done:   # an owner that is named twice is once enough in managedFields
+            done.append(old)
+            if not edit_managed(e, base, f.managed, old.encode(), new):
+                return False
     return True
 
 

@@ -168,29 +168,30 @@ async def serve_reads(count: int, ports: list[int]) -> None:
     await asyncio.Event().wait()
 
 
+def resident(pid: int) -> int:
+    """Bytes of RSS."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
 class Resident:
     """The highest resident size of a process above what it had before its first list."""
 
-    def __init__(self, pid: int, before: int = 0) -> None:
-        self._file = Path(f"/proc/{pid}/statm")
-        self.highest = self._now()
-        self.before = before or self.highest
+    def __init__(self, pid: int, before: int) -> None:
+        self._pid, self._before = pid, before
+        self._highest = resident(pid)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def _now(self) -> int:
-        return int(self._file.read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
     def _watch(self) -> None:
         while not self._over.wait(0.005):
-            self.highest = max(self.highest, self._now())
+            self._highest = max(self._highest, resident(self._pid))
 
     def close(self) -> float:
         """MiB."""
         self._over.set()
         self._thread.join()
-        return (self.highest - self.before) / MIB
+        return (self._highest - self._before) / MIB
 
 
 async def measure(
@@ -233,7 +234,7 @@ async def run(count: int) -> dict[str, tuple[float, float, float]]:
         port = await asyncio.to_thread(start, "reads", str(count), json.dumps(members))
         pid = processes[-1].pid
         out = {}
-        state = Resident(pid).before
+        state = resident(pid)
         for name, accept, options in (
             ("JSON", "application/json", {}), ("JSON, gzip", "application/json", {"packed": True}),
             ("JSON, slow client", "application/json", {"wait": 2.0}), ("protobuf", PROTOBUF, {}),

@@ -370,3 +370,13 @@ def test_unsplice_refuses_what_is_no_object(lib: ModuleType, body: bytes) -> Non
 def test_numbers_and_order_survive_the_way_in() -> None:
     body = b'{"z":1.50,"metadata":{"b":1e400,"a":12345678901234567890,"resourceVersion":"3"},"a":[ 1 ]}'
     assert fast.unsplice(body, b"4") == body.replace(b'"3"', b'"4"')
+
+
+def test_an_owner_that_is_named_twice() -> None:
+    """Nothing forbids it: both references are mapped, and managedFields once."""
+    old, new = "aaaaaaaa-2222-4222-8222-aaaaaaaaaaaa", "bbbbbbbb-2222-4222-8222-bbbbbbbbbbbb"
+    obj = {"metadata": {"resourceVersion": "7", "ownerReferences": [{"uid": old}, {"uid": old, "kind": "x"}],
+                        "managedFields": [{"fieldsV1": {f'k:{{"uid":"{old}"}}': {}}}]}}  # fmt: skip
+    raw = json.dumps(obj).encode()
+    shown = json.loads(fast.splice(raw, fast.scan(raw), b"9", None, {old: new}))
+    assert json.dumps(shown).count(new) == 3 and old not in json.dumps(shown)

@@ -241,3 +241,11 @@ def test_a_meta_of_another_buffer_is_refused() -> None:
         proto.splice(other, proto.scan(one), b"1", b"e")
     with pytest.raises(ValueError, match="decimal"):
         proto.splice(one, proto.scan(one), b"x", b"e")
+
+
+def test_an_owner_that_is_named_twice() -> None:
+    owners = [{"kind": "a", "uid": UIDS[0]}, {"kind": "b", "uid": UIDS[0]}]
+    fields = [{"manager": "m", "fieldsV1": {f'k:{{"uid":"{UIDS[0]}"}}': {}}}]
+    obj = {"metadata": {"name": "x", "ownerReferences": owners, "managedFields": fields}}
+    for new in (UIDS[1], "short", None):
+        check(model.body_of(obj), {UIDS[0]: new}, b"east", (b"", b""))
