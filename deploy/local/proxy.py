@@ -95,16 +95,13 @@ class Link:
         for one in list(self._connections):
             one.reset()
 
-    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.fault == "cut":
             _reset(writer)
             return
         connection = _Connection(self, reader, writer)
         self._connections.add(connection)
-        try:
-            await connection.run()
-        finally:
-            self._connections.discard(connection)
+        connection.task.add_done_callback(lambda _: self._connections.discard(connection))
 
 
 class _Connection:
@@ -114,9 +111,9 @@ class _Connection:
         self._link = link
         self._client = reader, writer
         self._server: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._task = asyncio.current_task()
+        self.task = asyncio.create_task(self._run(), name=f"link {link.name}")
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         writers = [self._client[1]]
         try:
             await self._link.gate("up")
@@ -141,8 +138,8 @@ class _Connection:
         """Break both ends at once."""
         for _, writer in filter(None, (self._client, self._server)):
             _reset(writer)
-        if self._task is not None and self._task is not asyncio.current_task():
-            self._task.cancel()
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str) -> None:
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(HELD)

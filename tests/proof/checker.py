@@ -146,7 +146,8 @@ def i2_member_order(run: Run) -> list[Breach]:
                     last, known = {}, {_state(one) for one in record.items}
                 continue
             seen, gone = record.seen, record.type == "DELETED"
-            version = versions.get((*_state(seen), gone))
+            # Told by a selector DELETED may mean that the object has left it: no deletion of the member's.
+            version = None if gone and history.scope != "all" else versions.get((*_state(seen), gone))
             if version is None or (not gone and _state(seen) in known):
                 continue  # sent anew after a gap, or not the member's own word
             known.add(_state(seen))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deploy.local.errors import FleetFailed
 from deploy.local.fleet import Fleet
 from services.common.etcd import Etcd, EtcdError
 from tests.proof.checker import check
@@ -20,7 +21,7 @@ from tests.torture.chaos import Chaos
 from tests.torture.informer import Informer
 from tests.torture.recorder import Recorder
 from tests.torture.report import Summary, progress
-from tests.torture.wire import FAILURES, NAMESPACE, PATH, VALUE, Refused, Server, ledger
+from tests.torture.wire import CLUSTER, FAILURES, NAMESPACE, PATH, VALUE, Refused, Server, ledger
 from tests.torture.writers import GROUPS, CounterClient, FrontWriter, Load, MemberWriter
 
 MEMBERS = ("east", "west", "north")
@@ -146,6 +147,8 @@ class Torture:
         for recorder in self.recorders:
             self._spawn(recorder.run())
             await recorder.synced.wait()
+        for front in self._fronts:
+            await _until_merged(front)
         for number in range(COUNTERS):
             obj = ledger(f"counter-{number}", "begin", "a", **{VALUE: "0"})
             await _insist(lambda obj=obj: self._fronts[0].request("POST", PATH, obj))  # type: ignore[misc]
@@ -240,6 +243,19 @@ class Torture:
         for record in members:
             record.disturbed = record.disturbed or self.settings.faults
         return Run(self._histories(), members, final, counters, gaps=self.settings.faults)
+
+
+async def _until_merged(front: Server, timeout: float = 60) -> None:
+    """Until then the type is the host's own: what is made there is not the fleet's."""
+    deadline = time.monotonic() + timeout
+    while True:
+        with contextlib.suppress(Refused, *FAILURES):
+            items = (await front.request("GET", PATH))["items"]
+            if any((one["metadata"].get("annotations") or {}).get(CLUSTER) for one in items):
+                return
+        if time.monotonic() > deadline:
+            raise FleetFailed(f"{front.name} does not aggregate configmaps after {timeout:.0f} s")
+        await asyncio.sleep(0.3)
 
 
 async def _insist(call: Callable[[], Coroutine[Any, Any, Any]], timeout: float = 60) -> Any:
