@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the schedule and of all clients; any by default")
     parser.add_argument("--watchers", type=int, default=50)
-    parser.add_argument("--writes", type=float, default=60, help="a second")
+    parser.add_argument("--writes", type=float, default=120, help="a second")
     parser.add_argument("--no-faults", action="store_true", help="load and check alone")
     parser.add_argument("--dir", type=Path, help="where the fleet keeps its files; a temporary directory by default")
     arguments = parser.parse_args(argv)

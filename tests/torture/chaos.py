@@ -76,12 +76,18 @@ class Chaos:
 
     @contextmanager
     def _fault(self, kind: str, target: str) -> Iterator[bool]:
-        """Note a fault on a target; False where another one is on it already."""
+        """Note a fault on a target; False where another one is on it already. Without a `kind` it is only reserved."""
         if target in self._busy:
             yield False
             return
-        text = f"{kind} {target}"
         self._busy.add(target)
+        if not kind:
+            try:
+                yield True
+            finally:
+                self._busy.discard(target)
+            return
+        text = f"{kind} {target}"
         self.now.append(text)
         self.done[kind] += 1
         self.told.append(f"{asyncio.get_running_loop().time() - self._begin:.1f} {text}")
@@ -155,16 +161,14 @@ class Chaos:
 
     async def _etcd_down(self, kind: str, name: str) -> None:
         # One at a time: two of three are no etcd at all, which _lose_etcd does on purpose.
-        with self._fault("one of", "etcd") as free:
+        with self._fault("", "etcd") as free:
             if free:
                 await self._down(kind, name, self._seconds(0.5, 5))
-        self.done.pop("one of", None)
 
     async def _pause_etcd(self) -> None:
-        with self._fault("one of", "etcd") as free:
+        with self._fault("", "etcd") as free:
             if free:
                 await self._freeze(self._random.choice(self._services.etcds), self._seconds(1, 8))
-        self.done.pop("one of", None)
 
     async def _lose_etcd(self) -> None:
         with self._fault("lose", "etcd") as free:

@@ -41,7 +41,7 @@ class Settings:
     seed: int
     minutes: float
     watchers: int = 50
-    writes: float = 60.0
+    writes: float = 120.0
     """A second, all writers together."""
     faults: bool = True
     aggregators: int = 2
