@@ -7,12 +7,13 @@ import json
 import random
 from collections import deque
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.aggregator.reads.fields import check_fields, value_of
+from services.aggregator.reads.fields import KNOWN, check_fields, value_of
 from services.aggregator.reads.frames import Frames, with_type
 from services.aggregator.reads.merge import Merge
 from services.aggregator.reads.negotiate import Negotiated, negotiate, prefers_protobuf
@@ -144,6 +145,32 @@ def test_fields_by_type() -> None:
         with pytest.raises(StatusError) as caught:
             check_fields(parse_fields(bad), "", resource, namespaced)
         assert caught.value.message.startswith("field label not supported")
+
+
+def test_every_selectable_field_has_its_value() -> None:
+    parts = {part: f"the {part}" for part in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")}
+    spec = {"nodeName": "n", "restartPolicy": "Always", "schedulerName": "s", "serviceAccountName": "a", "hostNetwork": True}
+    status = {"phase": "Running", "podIP": "1.2.3.4", "nominatedNodeName": "m"}
+    about = {"reason": "r", "type": "Normal"}
+    objects: dict[tuple[str, str], dict[str, Any]] = {
+        ("", "pods"): {"spec": spec, "status": status},
+        ("", "nodes"): {"spec": {"unschedulable": True}},
+        ("", "events"): {"involvedObject": parts, "source": {"component": "c"}, "reportingComponent": "k", **about},
+        ("events.k8s.io", "events"): {"regarding": parts, "reportingController": "k", **about},
+        ("apps", "controllerrevisions"): {},
+    }
+    other = {"spec.hostNetwork": "true", "spec.unschedulable": "true", "source": "c", "status.podIPs": "1.2.3.4"}
+    assert objects.keys() == KNOWN.keys()
+    for (group, resource), fields in KNOWN.items():
+        for field in fields:
+            obj: Any = objects[group, resource]
+            want = other.get(field)
+            if want is None:
+                want = obj
+                for part in field.split("."):
+                    want = want[part]
+            assert value_of(obj, field, group, resource) == want, field
+            assert value_of({}, field, group, resource) in ("", "false"), field
     pod = {"spec": {}, "status": {"podIPs": [{"ip": "1.2.3.4"}]}}
     assert value_of(pod, "spec.hostNetwork", "", "pods") == "false"
     assert value_of(pod, "status.podIP", "", "pods") == "1.2.3.4"
