@@ -55,12 +55,12 @@ class Leases:
     def __len__(self) -> int:
         return len(self._held)
 
-    def take(self, message: pb.Request, lease: float, now: float) -> Held | None:
-        """Take a request in; None when it is held already (its token was repeated)."""
+    def take(self, message: pb.Request, lease: float, given: float) -> Held | None:
+        """Take a request in whose lease was `given` then or later; None when it is held already (its token was repeated)."""
         if message.token in self._held:
             return None
         seconds = message.lease.ToTimedelta().total_seconds() or lease
-        held = self._held[message.token] = Held(message, seconds, now)
+        held = self._held[message.token] = Held(message, seconds, given)
         return held
 
     def get(self, token: str) -> Held | None:

@@ -8,13 +8,14 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 
 from reclock._backoff import Backoff
 from reclock._controller import Controller
 from reclock._fleet import Fleet
 from reclock._handle import done as encode_result
 from reclock._handle import handle
-from reclock._leases import Held, Leases
+from reclock._leases import WORST, Held, Leases
 from reclock._request import Indexed, IndexedObject
 from reclock._service import describe, identity, is_final, refused
 from reclock._settings import Settings
@@ -97,7 +98,7 @@ class Session:
             out.put_nowait(pb.WorkRequest(resume=self._leases.resume()))
         metadata = await identity(self._fleet.connection, self._settings)
         call = self._stub.Work(_drain(out), metadata=metadata)
-        self._beats.clear()
+        self._beats = {0: asyncio.get_running_loop().time()}
         try:
             async for response in call:
                 kind = response.WhichOneof("message")
@@ -148,11 +149,18 @@ class Session:
         if sent is None:
             return  # of an earlier stream, or of nobody
         self._leases.renew(answer.tokens, sent)
-        for old in [one for one in self._beats if one < answer.sequence]:
+        # Requests may still name earlier ones; what is older than half a lease says the same as none.
+        for old in [one for one, at in self._beats.items() if at < sent - self._lease]:
             del self._beats[old]
 
     def _request(self, response: pb.WorkResponse) -> None:
-        held = self._leases.take(response.request, self._lease, asyncio.get_running_loop().time())
+        request, now = response.request, asyncio.get_running_loop().time()
+        given = self._beats.get(request.heartbeat, now - self._lease) if request.HasField("heartbeat") else now
+        if now - given > self._lease * WORST and self._leases.get(request.token) is None:
+            log.info("%s: %s was too long on its way", self.controller.name, _place_of(request))
+            self._send(pb.WorkRequest(done=pb.Done(token=request.token, requeue_after=Duration())))
+            return
+        held = self._leases.take(request, self._lease, given)
         if held is None:
             return
         self._idle.clear()
@@ -288,7 +296,10 @@ async def _drain(out: asyncio.Queue[pb.WorkRequest | None]) -> AsyncGenerator[pb
 
 
 def _place(held: Held) -> str:
-    message = held.message
+    return _place_of(held.message)
+
+
+def _place_of(message: pb.Request) -> str:
     return "/".join(part for part in (message.cluster or "host", message.namespace, message.name) if part)
 
 

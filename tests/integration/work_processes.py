@@ -153,11 +153,11 @@ class History:
 class Held:
     """A request that a worker runs."""
 
-    def __init__(self, request: pb.Request, half: float) -> None:
+    def __init__(self, request: pb.Request, until: float) -> None:
         self.request = request
         self.key: Key = (request.cluster, request.namespace, request.name)
         self.began = time.monotonic()
-        self.until = self.began + half
+        self.until = until
         self.task: asyncio.Task[None] | None = None
 
 
@@ -181,6 +181,8 @@ class Client:
         self._call: Any = None
         self.problems: list[str] = []
         self.handled = 0
+        self.late = 0
+        self._answers: set[asyncio.Task[None]] = set()
         self.connects = 0
         self._task = asyncio.create_task(self._run())
 
@@ -200,6 +202,7 @@ class Client:
 
     async def _connected(self, stub: rpc.ReconcilerServiceStub) -> None:
         call = stub.Work()
+        self._beats = {0: time.monotonic()}
         await call.write(pb.WorkRequest(register=self._register))
         held = [
             pb.Held(token=token, cluster=h.key[0], namespace=h.key[1], name=h.key[2], source=h.request.source)
@@ -218,7 +221,7 @@ class Client:
     async def _heartbeat(self, call: Any) -> None:
         number = 0
         while True:
-            await asyncio.sleep(self._half / 3)
+            await asyncio.sleep(self._half / 2 if number else 0)
             number += 1
             self._beats[number] = time.monotonic()
             try:
@@ -231,7 +234,15 @@ class Client:
         if kind == "registered":
             self._half = message.registered.lease.seconds / 2
         elif kind == "request":
-            held = self._held[message.request.token] = Held(message.request, self._half)
+            held = Held(message.request, self._beats.get(message.request.heartbeat, 0.0) + self._half)
+            if held.began >= held.until:
+                # Too long on its way: its lease may have ended.
+                self.late += 1
+                answer = asyncio.create_task(self._answer(pb.Done(token=message.request.token, requeue_after=seconds(0))))
+                self._answers.add(answer)
+                answer.add_done_callback(self._answers.discard)
+                return
+            self._held[message.request.token] = held
             held.task = asyncio.create_task(self._handle(held))
         elif kind == "renewed":
             sent = self._beats.get(message.renewed.sequence, 0.0)
@@ -259,9 +270,12 @@ class Client:
         self._held.pop(token, None)
         self.handled += 1
         self._history.started[held.key] = max(self._history.started.get(held.key, 0.0), held.began)
+        await self._answer(pb.Done(token=token))
+
+    async def _answer(self, done: pb.Done) -> None:
         if self._call is not None:
             try:
-                await self._call.write(pb.WorkRequest(done=pb.Done(token=token)))
+                await self._call.write(pb.WorkRequest(done=done))
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 pass  # the result is lost with the stream: the key comes again
 

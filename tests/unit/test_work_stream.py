@@ -340,3 +340,17 @@ async def test_a_quiet_cluster_does_not_wait_behind_a_noisy_one() -> None:
         # In turns, however many wait: what passed before it is what was handled until its event had arrived.
         assert place - before < 500
         await worker.close()
+
+
+async def test_a_request_names_the_heartbeat_that_its_lease_counts_from() -> None:
+    async with rig("east", lease=60) as it:
+        worker = it.worker(for_configmaps())
+        await it.synced()
+        it.clusters.clusters["east"].put("configmaps", "a", "one")
+        [first] = await worker.requests(1)
+        assert first.HasField("heartbeat") and first.heartbeat == 0
+        await worker.say(heartbeat=pb.Heartbeat(sequence=7))
+        await worker.next("renewed")
+        it.clusters.clusters["east"].put("configmaps", "a", "two")
+        assert (await worker.requests(2))[1].heartbeat == 7
+        await worker.close()

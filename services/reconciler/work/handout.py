@@ -144,6 +144,7 @@ class Handout:
             token=lease.token, cluster=item.cluster, namespace=target.namespace, name=target.name,
             priority=item.priority, attempt=item.attempts, lease=self._length, source=target.source,
             waited=duration(item.waited), fence=part.engaged.fence, traceparent=lease.trace.parent,
+            heartbeat=seat.beat,
         ))  # fmt: skip
 
     # What workers say.
@@ -192,6 +193,7 @@ class Handout:
 
     def heartbeat(self, seat: Seat, beat: pb.Heartbeat) -> None:
         """Renew what the worker holds, or what it names of that."""
+        seat.beat = beat.sequence
         tokens: Iterable[str] = beat.tokens or list(seat.held)
         renewed = []
         for token in tokens:

@@ -76,6 +76,7 @@ class PeerServicer(rpc.PeerServiceServicer):
         try:
             spec, worker = decode(first.open.register)
             seat = Seat(port, first.open.worker, User(first.open.user), worker.max_in_flight, worker.version, first.open.replica)
+            seat.beat = first.open.heartbeat
             controller = hub.register(spec, seat, first.open.registered_us)
         except BadRegister as error:
             await abort_bad_request(context, grpc.StatusCode.FAILED_PRECONDITION, error.violations)

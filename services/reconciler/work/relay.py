@@ -79,7 +79,7 @@ class RemoteDesk:
             session = self._session
             await call.write(peer.RelayRequest(open=peer.RelayOpen(
                 replica=self._own, worker=session.worker.name, user=session.user.name, register=session.register,
-                registered_us=session.registered_us,
+                registered_us=session.registered_us, heartbeat=session.beat,
             )))  # fmt: skip
             writer = asyncio.create_task(self._write(call), name=f"relay/write {self.name}")
             try:

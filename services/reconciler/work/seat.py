@@ -27,7 +27,7 @@ class Port(Protocol):
 class Seat:
     """Credit is how many more requests its session lets this replica hand out; asked for, and given back."""
 
-    __slots__ = ("asked", "at", "busy", "credit", "draining", "held", "max_in_flight", "port", "replica", "silent", "user", "version", "worker")
+    __slots__ = ("asked", "at", "beat", "busy", "credit", "draining", "held", "max_in_flight", "port", "replica", "silent", "user", "version", "worker")
 
     def __init__(self, port: Port, worker: str, user: User, max_in_flight: int, version: int, replica: str) -> None:
         self.port = port
@@ -39,6 +39,8 @@ class Seat:
         """Where the worker is connected."""
         self.at = 0
         """When the worker registered, µs since the epoch."""
+        self.beat = 0
+        """Sequence of its last heartbeat."""
         self.credit = 0
         self.asked = False
         self.busy = 0

@@ -140,7 +140,7 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         self, spec: ControllerSpec, worker: WorkerSpec, user: User, register: pb.Register, found: Found
     ) -> tuple[Session, pb.WorkResponse]:
         hub, peers, lease = self._hub, self._peers, self._parts.lease
-        session = Session(spec, worker, user, register, peers.ownerless)
+        session = Session(spec, worker, user, register, lease, peers.ownerless)
         LocalDesk(hub, session)
         peers.serve(session)
         log.info("controller %s: worker %s (%s) has come", spec.name, worker.name, user.name)

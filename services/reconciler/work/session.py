@@ -57,9 +57,10 @@ class Session:
 
     def __init__(
         self, spec: ControllerSpec, worker: WorkerSpec, user: User, register: pb.Register,
-        ownerless: Callable[[str], bool] = lambda cluster: False,
+        lease: float, ownerless: Callable[[str], bool] = lambda cluster: False,
     ) -> None:  # fmt: skip
         self.spec = spec
+        self._lease = lease
         self._ownerless = ownerless
         """Whether a cluster's replica is gone and none has followed yet."""
         self.worker = worker
@@ -68,6 +69,8 @@ class Session:
         self.registered_us = time.time_ns() // 1000
         self.desks: list[Desk] = []
         self.running: dict[str, Running] = {}
+        self.beat = 0
+        """Sequence of the worker's last heartbeat."""
         self.draining = False
         self.replaced = False
         self._granted: dict[Desk, int] = {}
@@ -126,9 +129,27 @@ class Session:
         self._maps = {number: asked for number, asked in self._maps.items() if asked[0] is not desk}
         for asked in self._resuming.values():
             asked.discard(desk)
-        for running in self.running.values():
-            if running.desk is desk:
-                running.desk = None
+        orphans = [token for token, running in self.running.items() if running.desk is desk]
+        for token in orphans:
+            self.running[token].desk = None
+        self._adopt_within_lease(orphans)
+        self._grant()
+
+    def _adopt_within_lease(self, tokens: list[str]) -> None:
+        """Whatever no replica has taken over by the time that no lease of the old one can run any more is lost."""
+        if tokens:
+            asyncio.get_running_loop().call_later(self._lease, self._give_up, tokens)
+
+    def _give_up(self, tokens: list[str]) -> None:
+        for token in tokens:
+            running = self.running.get(token)
+            if running is not None and running.desk is None:
+                del self.running[token]
+                self._resuming.pop(token, None)
+                if self.worker.version >= 1:
+                    self.tell(pb.WorkResponse(cancelled=pb.Cancelled(
+                        token=token, reason=pb.CANCEL_REASON_LEASE_ENDED, message="its replica is gone, and none has taken it over",
+                    )))  # fmt: skip
         self._grant()
 
     def moved(self, cluster: str, desk: Desk) -> None:
@@ -239,6 +260,7 @@ class Session:
         elif kind == "resume":
             self._resume(message)
         elif kind == "heartbeat":
+            self.beat = message.heartbeat.sequence
             self._to_all(message)
         elif kind == "mapped":
             self._mapped(message)
@@ -272,8 +294,10 @@ class Session:
         for held in message.resume.held:
             target = Target(held.cluster, held.namespace, held.name, held.source)
             self.running.setdefault(held.token, Running(None, "", target))
-        for token in (*message.resume.tokens, *(held.token for held in message.resume.held)):
+        tokens = [*message.resume.tokens, *(held.token for held in message.resume.held)]
+        for token in tokens:
             self._resuming[token] = set(self.desks)
+        self._adopt_within_lease(tokens)
         self._to_all(message)
 
     def _mapped(self, message: pb.WorkRequest) -> None:
