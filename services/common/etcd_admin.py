@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from aetcd.rpc import rpc_pb2
 
-from services.common.etcd import Etcd, EtcdError, EtcdUnavailable
+from services.common.etcd import Etcd, EtcdDenied, EtcdError, EtcdUnavailable
 from services.common.etcd_endpoint import Endpoint
 
 STATUS_TIMEOUT = 3.0
@@ -31,6 +31,8 @@ class EndpointState:
     alarms: tuple[str, ...] = ()
     """NOSPACE, CORRUPT: of any member of the cluster, as this one knows them."""
     problem: str = ""
+    denied: bool = False
+    """It answers, but does not tell this user: `problem` says so."""
 
 
 async def states(etcd: Etcd) -> list[EndpointState]:
@@ -44,7 +46,7 @@ async def _state(etcd: Etcd, endpoint: Endpoint) -> EndpointState:
             endpoint, "maintenance", "Status", rpc_pb2.StatusRequest(), timeout=STATUS_TIMEOUT
         )
     except EtcdError as error:
-        return EndpointState(endpoint.address, problem=str(error))
+        return EndpointState(endpoint.address, problem=str(error), denied=isinstance(error, EtcdDenied))
     member = int(answer.header.member_id)
     problem = "" if answer.leader else "it knows no leader"
     return EndpointState(

@@ -37,7 +37,7 @@ class Upkeep:
 
     def refuses(self) -> str | None:
         """Why etcd takes no writes now; None when it does, or when nobody has looked yet."""
-        if self._trouble is None and any(not one.problem for one in self.endpoints):
+        if self._trouble is None and any(one.denied or not one.problem for one in self.endpoints):
             return None
         away = "; ".join(one.problem for one in self.endpoints[:1])
         return self._trouble or (f"etcd does not answer ({away})" if self.endpoints else None)
