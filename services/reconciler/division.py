@@ -172,6 +172,26 @@ class _Division:
                 granted, total, mine, everything = granted + 1, total + 1, mine + cost, everything + cost
 
 
+def duplicate(parts: Sequence[Part], shares: Mapping[str, int], limits: Limits | None = None) -> Grants:
+    """Return what every placed cluster runs when each runs all replicas: a division over that cluster alone."""
+    grants: Grants = {part.name: {} for part in parts}
+    for cluster, share in shares.items():
+        alone = [
+            Part(
+                part.name, part.desired, _only(part.granted, cluster), _only(part.used, cluster),
+                _only(part.available, cluster),
+            )
+            for part in parts
+        ]  # fmt: skip
+        for name, split in divide(alone, {cluster: share}, limits).items():
+            grants[name].update(split)
+    return grants
+
+
+def _only(counts: Mapping[str, int], cluster: str) -> dict[str, int]:
+    return {cluster: counts[cluster]} if cluster in counts else {}
+
+
 def divide(parts: Sequence[Part], shares: Mapping[str, int], limits: Limits | None = None) -> Grants:
     """Return the new split of every part, without zeros.
 

@@ -89,6 +89,25 @@ def replicaset(host: Mapping[str, Any], copies: Sequence[Copy]) -> Status:
     return answer
 
 
+def duplicated(host: Mapping[str, Any], copies: Sequence[Copy], placed: int) -> Status:
+    """Status of a ReplicaSet of which each of the `placed` clusters runs all replicas.
+
+    The host's controllers count to spec.replicas: a replica is available when every cluster has it.
+    """
+    desired = replicas(host)
+    full = [copy for copy in copies if copy.granted or not desired]
+    complete = len(full) >= placed > 0 or (not desired and not copies)
+    status: Status = {"replicas": max((count(copy.status, "replicas") for copy in copies), default=0)}
+    for field in ("fullyLabeledReplicas", "readyReplicas"):
+        status[field] = min((count(copy.status, field) for copy in full), default=0) if complete else 0
+    available = [min(count(copy.status, "availableReplicas"), copy.granted) for copy in full]
+    status["availableReplicas"] = min([*available, desired]) if complete and available else 0
+    answer = _finish(status, host, copies, complete)
+    if not answer["availableReplicas"]:
+        del answer["availableReplicas"]
+    return answer
+
+
 def _left(copy: Copy) -> Copy:
     """A copy that is being left, without the pods that its member is about to remove."""
     counts = {field: min(count(copy.status, field), copy.granted) for field in REPLICASET_COUNTS}

@@ -172,6 +172,11 @@ def placed(workload: Mapping[str, Any] | None) -> dict[str, int] | None:
     return {entry["name"]: int(entry.get("replicas") or 0) for entry in placement.get("clusters") or []}
 
 
+def is_duplicated(workload: Mapping[str, Any] | None) -> bool:
+    """Whether every placed cluster runs all replicas."""
+    return bool((((workload or {}).get("status") or {}).get("placement") or {}).get("duplicated"))
+
+
 def resolve_percent(value: Any, of: int) -> int:
     """An int or a percentage of `of`, rounded down."""
     if isinstance(value, str) and value.endswith("%"):

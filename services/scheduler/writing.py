@@ -11,6 +11,7 @@ from services.scheduler.departures import CLUSTER_REMOVED, CONFLICT, DRAINED, UN
 from services.scheduler.policy import Policy
 from services.scheduler.verdict import Verdict
 from services.scheduler.workload import (
+    DUPLICATED,
     Nomination,
     Placement,
     Workload,
@@ -170,7 +171,10 @@ def placed(
         "attempts": placement.attempt if departures else workload.attempts,
         "requeueAt": None,
         "nominated": entries + refusals + _conflicts(workload, now, departures),
-        "placement": write_placement(placement, now),
+        "placement": {
+            **write_placement(placement, now),
+            "duplicated": True if policy.type_for(workload.mode) == DUPLICATED else None,
+        },
         "clusters": summary(placement),
         "lastPlacement": None,
         "lost": _lost({n: t for n, t in workload.lost.items() if n in placement.clusters}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reconciler.division import Limits, Part, divide
+from services.reconciler.division import Limits, Part, divide, duplicate
 
 EVEN = {"east": 2, "west": 2}
 
@@ -115,6 +115,15 @@ def test_no_more_than_was_placed_plus_surge() -> None:
 def test_settling_moves_nothing_between_placed_clusters() -> None:
     part = whole("a", 4, {"east": 4})
     assert divide([part], EVEN, Limits(settle=True)) == {"a": {"east": 4}}
+
+
+def test_duplicates_run_all_replicas_on_every_cluster() -> None:
+    shares = {"east": 3, "west": 3}
+    assert duplicate([Part("a", 3)], shares) == {"a": shares}
+    assert duplicate([whole("a", 3, shares)], {"west": 3}) == {"a": {"west": 3}}
+    old = Part("old", 2, shares, {"east": 3, "west": 2}, {"east": 3, "west": 2})
+    grants = duplicate([Part("new", 1), old], shares)
+    assert grants == {"new": {"west": 1}, "old": {"east": 2, "west": 2}}, "each cluster rolls by itself"
 
 
 counts = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 6))

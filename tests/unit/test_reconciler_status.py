@@ -43,6 +43,15 @@ def test_pods_above_the_grant_are_not_available() -> None:
     assert (status["replicas"], status["availableReplicas"]) == (4, 3)
 
 
+def test_a_duplicate_counts_what_every_cluster_has() -> None:
+    both = [Copy("east", counts(3, 3), 3, current=True), Copy("west", counts(3, 1), 3, current=True)]
+    assert status_sums.duplicated(rs(3), both, 2) == {
+        "replicas": 3, "fullyLabeledReplicas": 3, "readyReplicas": 1, "availableReplicas": 1, "observedGeneration": 3,
+    }  # fmt: skip
+    assert "availableReplicas" not in status_sums.duplicated(rs(3), both[:1], 2), "west has none yet"
+    assert status_sums.duplicated(rs(0), [], 2) == {"replicas": 0, "observedGeneration": 3}
+
+
 def test_replicaset_of_zero_is_observed_without_copies() -> None:
     assert status_sums.replicaset(rs(0), []) == {"replicas": 0, "observedGeneration": 3}
 

@@ -11,7 +11,7 @@ from services.common.errors import StatusError
 from services.reconciler import surges
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import holds_still
-from services.reconciler.division import Grants, Limits, Part, divide
+from services.reconciler.division import Grants, Limits, Part, divide, duplicate
 from services.reconciler.keys import Key
 from services.reconciler.member_cache import CopyKey
 from services.reconciler.names import WORKLOADS, Obj
@@ -26,7 +26,7 @@ from services.reconciler.objects import (
     replicas,
     uid,
 )  # fmt: skip
-from services.reconciler.workload_spec import placed, recreates, unavailable_budget
+from services.reconciler.workload_spec import is_duplicated, placed, recreates, unavailable_budget
 from services.reconciler.world import CONFLICT, World
 
 REVISION = "deployment.kubernetes.io/revision"
@@ -49,11 +49,12 @@ async def reconcile(context: Context, kind: str, owner: Obj) -> None:
     size = replicas(owner)
     if _is_unread(world, sets, workload, shares):
         raise Again(READ_WAIT)
-    if _is_settling(context, owner, size, shares):
+    together = not is_duplicated(workload)
+    if together and _is_settling(context, owner, size, shares):
         raise Again(0.2)
     parts = [_part(world, item, workload) for item in sorted(sets, key=_newest_first)]
     limits = _limits(context, kind, owner, sets, workload, size, shares)
-    grants = divide(parts, shares, limits)
+    grants = divide(parts, shares, limits) if together else duplicate(parts, shares, limits)
     surge = surges.look(parts, grants, shares, limits)
     await _store(context, workload, grants, surge, keep={part.name for part in parts if part.used})
     if surge.forced:
@@ -122,7 +123,7 @@ def _limits(
         reports = world.reports(Key("replicaset", *name_of(item)))
         gone |= {cluster for cluster, report in reports.items() if report.state == CONFLICT}
     return Limits(
-        total=sum(shares.values()) + rollout,
+        total=None if is_duplicated(workload) else sum(shares.values()) + rollout,
         budget=(unavailable_budget(owner) if kind == "deployment" else 1) if patient else size,
         gone=gone,
         settle=sum(shares.values()) != size,

@@ -13,7 +13,7 @@ from services.reconciler.member_cache import MemberCache
 from services.reconciler.names import ON_HOST, Obj
 from services.reconciler.objects import count, host_uid, merge_diff, name_of, uid
 from services.reconciler.status_sums import Copy, Status
-from services.reconciler.workload_spec import placed
+from services.reconciler.workload_spec import is_duplicated, placed
 
 COUNTS = {
     "replicaset": status_sums.REPLICASET_COUNTS, "statefulset": status_sums.STATEFULSET_COUNTS,
@@ -83,6 +83,8 @@ def _sums(context: Context, kind: str, obj: Obj) -> Status | None:
     for cluster in unread:
         copies.append(_last_known(kind, obj, cluster, copies, grants.get(cluster, 0)))
         break
+    if kind == "replicaset" and is_duplicated(workload):
+        return status_sums.duplicated(obj, [copy for copy in copies if not copy.leaving], len(placement))
     if kind == "replicaset":
         return status_sums.replicaset(obj, copies)
     if kind == "statefulset":

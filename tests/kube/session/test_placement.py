@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 
 from tests.kube.session.tools import Kubectl, RunningFleet, cluster_of, eventually, ready_pods
 
@@ -38,6 +39,32 @@ def test_cordoned_cluster_gets_no_new_work(fleet: RunningFleet, kubectl: Kubectl
         assert verdicts["west"]["eligible"] and verdicts["west"]["replicas"] == 2
     finally:
         reclock(fleet, "uncordon", "east")
+
+
+def test_a_duplicated_deployment_runs_whole_on_every_cluster(fleet: RunningFleet, kubectl: Kubectl) -> None:
+    name = f"everywhere-{kubectl.namespace}"
+    selector = {"kind": "Deployment", "namespace": kubectl.namespace}
+    fleet.kubectl("apply", "-f", "-", stdin=json.dumps({
+        "apiVersion": "reclock.dev/v1alpha1", "kind": "PlacementPolicy", "metadata": {"name": name},
+        "spec": {"resourceSelectors": [selector], "type": "Duplicated"},
+    }))  # fmt: skip
+
+    def on_each(count: int) -> None:
+        kubectl("rollout", "status", "deployment/web", "--timeout=90s")
+        ready = Counter(cluster_of(pod) for pod in ready_pods(kubectl, "app=web"))
+        assert ready == {"east": count, "west": count}, "rollout status tells the truth about all clusters"
+        status = kubectl.json("get", "deployment", "web")["status"]
+        assert (status["replicas"], status["availableReplicas"]) == (count, count)
+
+    try:
+        kubectl("create", "deployment", "web", "--image=example/web:1", "--replicas=2")
+        on_each(2)
+        kubectl("set", "image", "deployment/web", "web=example/web:2")
+        on_each(2)
+        kubectl("scale", "deployment/web", "--replicas=3")
+        on_each(3)
+    finally:
+        fleet.kubectl("delete", "placementpolicy", name)
 
 
 def test_command_line(fleet: RunningFleet, kubectl: Kubectl) -> None:
