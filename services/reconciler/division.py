@@ -37,7 +37,7 @@ class Limits:
     total: int | None = None
     """Most replicas over all parts: the placed ones and the rollout's surge. None: no bound."""
     budget: int = 1
-    """Most replicas that may be short because of moves between clusters."""
+    """Most replicas that may be short because of moves between placed clusters."""
     gone: Collection[str] = ()
     """Clusters whose copies no longer count: lost, or holding a foreign object of that name."""
     settle: bool = False

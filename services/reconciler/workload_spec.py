@@ -184,11 +184,19 @@ def resolve_percent(value: Any, of: int) -> int:
     return int(value)
 
 
-def unavailable_budget(deployment: Mapping[str, Any]) -> int:
-    """Pods of a Deployment that moves between clusters may take away at once: its maxUnavailable, 1 at least."""
-    rolling = ((deployment.get("spec") or {}).get("strategy") or {}).get("rollingUpdate") or {}
-    value = rolling.get("maxUnavailable")
-    return max(1, resolve_percent("25%" if value is None else value, replicas(deployment)))
+def unavailable_budget(owner: Mapping[str, Any]) -> int:
+    """Pods that moves between placed clusters may take away at once: a Deployment's maxUnavailable.
+
+    As Kubernetes resolves it: rounded down, maxSurge rounded up, 1 when both come to 0. A ReplicaSet that was
+    created directly has none to give.
+    """
+    strategy = (owner.get("spec") or {}).get("strategy")
+    if strategy is None or recreates(owner):
+        return 0
+    rolling, size = strategy.get("rollingUpdate") or {}, replicas(owner)
+    surge, unavailable = rolling.get("maxSurge"), rolling.get("maxUnavailable")
+    most = resolve_percent("25%" if unavailable is None else unavailable, size)
+    return most or int(-resolve_percent("25%" if surge is None else surge, -size) == 0)
 
 
 def recreates(owner: Mapping[str, Any]) -> bool:

@@ -242,10 +242,14 @@ def test_workload_of_a_suspended_at_most_once_job() -> None:
     assert spec["owner"] == {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "uid-j"}
 
 
-@pytest.mark.parametrize(("value", "want"), [("25%", 2), (0, 1), ("0%", 1), (3, 3), (None, 2)])
-def test_moves_keep_to_max_unavailable(value: Any, want: int) -> None:
-    rolling = {} if value is None else {"maxUnavailable": value}
+@pytest.mark.parametrize(("rolling", "want"), [
+    ({"maxUnavailable": "25%"}, 2), ({"maxUnavailable": "30%"}, 2), ({"maxUnavailable": 0}, 0), ({"maxUnavailable": 3}, 3),
+    ({}, 2), ({"maxUnavailable": "1%", "maxSurge": 0}, 1), ({"maxUnavailable": "1%", "maxSurge": "1%"}, 0),
+])  # fmt: skip
+def test_moves_keep_to_max_unavailable(rolling: dict[str, Any], want: int) -> None:
     assert unavailable_budget({"spec": {"replicas": 8, "strategy": {"rollingUpdate": rolling}}}) == want
+    assert unavailable_budget({"spec": {"replicas": 8, "strategy": {"type": "Recreate"}}}) == 0
+    assert unavailable_budget({"spec": {"replicas": 8}}) == 0, "a ReplicaSet"
 
 
 @pytest.mark.parametrize(("finalizers", "want"), [

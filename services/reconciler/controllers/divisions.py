@@ -22,7 +22,6 @@ from services.reconciler.objects import (
     host_uid,
     merge_diff,
     name_of,
-    parse_time,
     replicas,
     uid,
 )  # fmt: skip
@@ -113,9 +112,6 @@ def _limits(
 ) -> Limits:  # fmt: skip
     world, now = context.world, datetime.now(UTC)
     rollout = max(0, sum(replicas(item) for item in sets) - size) if kind == "deployment" else 0
-    placement = (workload.get("status") or {}).get("placement") or {}
-    since = parse_time(placement.get("since"))
-    patient = since is None or (now - since).total_seconds() < context.surge_timeout
     clusters = _clusters(world, sets, workload)
     moving = surges.moving(workload, context.surge_timeout, now)
     gone = {name for name in clusters if world.lost(name, shares, moving)}
@@ -124,7 +120,7 @@ def _limits(
         gone |= {cluster for cluster, report in reports.items() if report.state == CONFLICT}
     return Limits(
         total=None if is_duplicated(workload) else sum(shares.values()) + rollout,
-        budget=(unavailable_budget(owner) if kind == "deployment" else 1) if patient else size,
+        budget=unavailable_budget(owner),
         gone=gone,
         settle=sum(shares.values()) != size,
         surge=not recreates(owner),
