@@ -71,7 +71,8 @@ def replicaset(host: Mapping[str, Any], copies: Sequence[Copy]) -> Status:
     status = _total([_left(copy) if copy.leaving else copy for copy in copies], REPLICASET_COUNTS)
     status["availableReplicas"] = sum(min(count(c.status, "availableReplicas"), c.granted) for c in copies)
     desired, granted = replicas(host), sum(copy.granted for copy in copies)
-    surplus = max(0, granted - desired)
+    # Without a surge more is granted only until the next division: hiding that would let the counts go to and fro.
+    surplus = min(max(0, granted - desired), sum(copy.granted for copy in copies if copy.leaving))
     for field in REPLICASET_COUNTS:
         status[field] = max(min(status[field], desired), status[field] - surplus)
     status["availableReplicas"] = min(status["availableReplicas"], desired)

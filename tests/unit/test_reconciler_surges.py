@@ -155,16 +155,18 @@ def test_the_surplus_of_a_surge_is_not_shown() -> None:
         return {"replicas": n, "fullyLabeledReplicas": n, "readyReplicas": available, "availableReplicas": available}
 
     for ready in range(5):
-        copies = [Copy("east", counts(4, 4), 4 - ready, current=True), Copy("west", counts(4, ready), 4, current=True)]
+        copies = [Copy("east", counts(4, 4), 4 - ready, leaving=True, current=True), Copy("west", counts(4, ready), 4, current=True)]
         status = status_sums.replicaset(host, copies)
         assert status["availableReplicas"] == 4, "the deployment controller refuses more than spec.replicas"
         assert status["replicas"] >= 4 and status["readyReplicas"] >= status["availableReplicas"]
         assert status["observedGeneration"] == 3
-    early = [Copy("east", counts(4, 4), 4, current=True), Copy("west", counts(0, 0), 4, current=True)]
+    early = [Copy("east", counts(4, 4), 4, leaving=True, current=True), Copy("west", counts(0, 0), 4, current=True)]
     assert status_sums.replicaset(host, early)["replicas"] == 4
     going = [Copy("east", counts(4, 4), 1, leaving=True), Copy("west", counts(4, 4), 4, current=True)]
     assert status_sums.replicaset(host, going)["replicas"] == 4, "three more on east are about to go"
-    late = [Copy("east", counts(4, 4), 4, current=True), Copy("west", counts(4, 4), 4, current=True)]
+    late = [Copy("east", counts(4, 4), 4, leaving=True, current=True), Copy("west", counts(4, 4), 4, current=True)]
+    scaled = [Copy("east", counts(3, 3), 3, current=True), Copy("west", counts(3, 3), 3, current=True)]
+    assert status_sums.replicaset(host, scaled)["replicas"] == 6, "no surge: they are there until they are seen to go"
     assert status_sums.replicaset(host, late) == {**counts(4, 4), "observedGeneration": 3}
 
 

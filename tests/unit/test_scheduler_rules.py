@@ -366,6 +366,7 @@ async def test_duplicated_deployments_follow_the_fleet(world: World) -> None:
     world.member("west")
     await world.settle(key)
     assert world.clusters(key) == {"east": 3, "west": 3}
+    assert world.status(key)["placement"]["duplicated"] is True, "the reconciler must not take them for shares"
     world.edit(key, count=2)
     await world.settle(key)
     assert world.clusters(key) == {"east": 2, "west": 2}
