@@ -285,7 +285,8 @@ def i7_own_writes(run: Run) -> list[Breach]:
                 out += _i7(history, place, record.key, record.seen, mine, removed, deleted)
             elif isinstance(record, Listed) and record.consistent:
                 items = {one.key: one for one in record.items}
-                keys = [key for key in (*mine, *removed) if history.scope == "all" or key in items]
+                whole = history.scope == "all" and not record.partial
+                keys = [key for key in (*mine, *removed) if whole or key in items]
                 for key in keys:
                     out += _i7(history, place, key, items.get(key), mine, removed, deleted)
     return out

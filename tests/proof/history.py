@@ -41,6 +41,8 @@ class Listed:
     consistent: bool = True
     follows: bool = True
     """The client's store is this from here on; False for a look aside."""
+    partial: bool = False
+    """It came with a Warning that a member is left out: what is not there may exist all the same."""
 
 
 @dataclass(frozen=True, slots=True)

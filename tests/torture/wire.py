@@ -17,6 +17,7 @@ from tests.proof.history import Seen
 NAMESPACE = "torture"
 PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 STAMP, VALUE = "torture/stamp", "torture/value"
+WARNED = " warned"
 CLUSTER = "reclock.dev/cluster"
 IGNORED = "kube-root-ca.crt"
 """Made by each cluster for itself: one name on all of them, nobody's stamp."""
@@ -60,7 +61,8 @@ class Server:
         self, method: str, path: str, body: Obj | None = None, *, query: dict[str, str] | None = None,
         kind: str = "application/json", timeout: float = 8.0,
     ) -> Obj:  # fmt: skip
-        """One call. Refused for >= 400; FAILURES where the outcome is not known."""
+        """One call. Refused for >= 400; FAILURES where the outcome is not known. An answer with a Warning has a
+        key WARNED."""
         data = None if body is None else msgspec.json.encode(body)
         async with self.session.request(
             method, self.url + path, data=data, params=query, headers={"Content-Type": kind, "Accept": "application/json"},
@@ -75,6 +77,8 @@ class Server:
                 raise aiohttp.ClientPayloadError(f"{answer.status}: half an answer") from error
             if answer.status >= 400:
                 raise Refused(answer.status, str(found.get("message", "")))
+            if "Warning" in answer.headers:
+                found[WARNED] = True
             return found
 
     async def watch(self, path: str, query: dict[str, str], *, silence: float = 75.0) -> AsyncIterator[Obj]:
