@@ -17,7 +17,7 @@ SEED ?= 0
 .PHONY: help venv demo demo-stop test test-fast kube lint bench torture clean
 
 help:
-	@echo "make demo        a fleet of real clusters, and kubectl against all of it (MEMBERS=2 AGGREGATORS=1 ENGINE=kube|sim DETACH=1)"
+	@echo "make demo        a fleet of clusters (real after `make kube`, else simulated), and kubectl against all of it (MEMBERS=2 AGGREGATORS=1 ENGINE=kube|sim DETACH=1)"
 	@echo "make demo-stop   end a demo that was started with DETACH=1"
 	@echo "make test        every test that this machine can run (builds the Kubernetes binaries where Go is found)"
 	@echo "make test-fast   tests that need no server"
@@ -33,14 +33,13 @@ $(STAMP): $(SOURCES)
 	@test -x $(BIN)/python || { echo "making $(VENV) …"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing Reclock and its dependencies …"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel cython grpcio-tools mypy-protobuf
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint,etcd]'
 	@touch $@
 
 kube:
 	@$(PYTHON) -m deploy.local.build
 
 demo: venv
-	@$(if $(filter sim,$(ENGINE)),true,$(PYTHON) -m deploy.local.build)
 	@MEMBERS="$(MEMBERS)" AGGREGATORS="$(AGGREGATORS)" ENGINE="$(ENGINE)" DETACH="$(DETACH)" $(BIN)/python -m deploy.local.demo
 
 demo-stop: venv

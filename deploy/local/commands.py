@@ -40,12 +40,13 @@ FRONT_CONTROLLERS = ("deployment-controller",)
 
 def etcd(
     binary: Path, data: Path, port: int, peer_port: int, *, fsync: bool, name: str = "default",
-    peers: Mapping[str, int] | None = None, compacts: bool = True,
+    peers: Mapping[str, int] | None = None, compacts: bool = True, old: bool = False,
 ) -> list[str]:  # fmt: skip
     """One etcd on loopback, plain HTTP. `fsync=False` survives kill -9 (the page cache lives on), not a power cut.
 
     `peers`: peer port of every member of its cluster, by name, itself included; alone when it is not given.
     `compacts`: by itself, to the last five minutes; the clock's etcd is compacted by the clock.
+    `old`: an etcd before 3.6, which calls some flags experimental.
     """
     client, peer = f"http://{LOOPBACK}:{port}", f"http://{LOOPBACK}:{peer_port}"
     whole = ",".join(f"{one}=http://{LOOPBACK}:{at}" for one, at in (peers or {name: peer_port}).items())
@@ -61,7 +62,7 @@ def etcd(
         "--log-level=warn",
         f"--auto-compaction-retention={'5m' if compacts else '0'}",
         "--quota-backend-bytes=4294967296",
-        "--watch-progress-notify-interval=5s",
+        f"--{'experimental-' if old else ''}watch-progress-notify-interval=5s",
     ]
     return command if fsync else [*command, "--unsafe-no-fsync"]
 

@@ -1,7 +1,8 @@
 """Commands to a running fleet over a socket in its directory: `python -m deploy.local.ctl --dir .reclock ps`.
 
 One JSON object a line each way. Request: {"op": one of OPS, "name": process or member name, or a glob of process
-names}; with op "link" a link's name or glob, "fault" (see `deploy.local.proxy`), "latency" and "bandwidth". Answer:
+names}; with op "sim" a simulated cluster's name, "fault" (an action of `deploy.local.sim.admin`) and "given" (its
+parameters); with op "link" a link's name or glob, "fault" (see `deploy.local.proxy`), "latency" and "bandwidth". Answer:
 {"ok": true, "processes": [...], "links": {...}} or {"ok": false, "error": text}.
 """
 
@@ -20,6 +21,7 @@ from typing import Any
 from deploy.local.errors import FleetFailed
 from deploy.local.fleet import Fleet
 from deploy.local.process import Process
+from deploy.local.sim.plane import SimEngine
 
 OPS = (
     "ps",
@@ -30,6 +32,7 @@ OPS = (
     "pause",
     "resume",
     "link",
+    "sim",
     "add-member",
     "remove-member",
     "shutdown",
@@ -79,6 +82,11 @@ class Control:
             for link in self._fleet.links.matching(name):
                 link.set(str(request.get("fault", "")), **figures)
             self._fleet.write_json()
+        elif op == "sim":
+            engine = self._fleet.engine
+            if not isinstance(engine, SimEngine):
+                raise ValueError("this fleet runs on real Kubernetes: its clusters cannot be told to fail")
+            await engine.tell(name, str(request.get("fault", "")), request.get("given") or {})
         elif op == "add-member":
             await self._fleet.add_member(name)
         elif op == "remove-member":

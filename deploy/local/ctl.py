@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from deploy.local.control import OPS, ask
 from deploy.local.errors import FleetFailed
 from deploy.local.layout import Layout
 from deploy.local.proxy import FAULTS
+from deploy.local.sim.admin import ACTIONS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,13 +20,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dir", type=Path, default=Path(".reclock"))
     parser.add_argument("op", choices=OPS)
     parser.add_argument(
-        "name", nargs="?", default="", help="a process (or glob: 'east-*'), a link, or the new member"
+        "name", nargs="?", default="", help="a process (or glob: 'east-*'), a link, a cluster, or the new member"
     )
-    parser.add_argument("fault", nargs="?", default="", help=f"link: {', '.join(FAULTS)}")
+    parser.add_argument(
+        "fault", nargs="?", default="", help=f"link: {', '.join(FAULTS)}; sim: {', '.join(ACTIONS)}"
+    )
+    parser.add_argument("given", nargs="?", default={}, type=json.loads, help='sim: \'{"kind": "delay", "seconds": 1}\'')
     parser.add_argument("--latency", type=float, default=0.2, help="link slow: seconds each way")
     parser.add_argument("--bandwidth", type=int, default=0, help="link slow: bytes a second each way")
     arguments = parser.parse_args(argv)
-    more = {"fault": arguments.fault, "latency": arguments.latency, "bandwidth": arguments.bandwidth}
+    more = {"fault": arguments.fault, "latency": arguments.latency, "bandwidth": arguments.bandwidth,
+            "given": arguments.given}  # fmt: skip
     try:
         answer = ask(Layout(arguments.dir).control, arguments.op, arguments.name, **more)
     except FleetFailed as error:

@@ -1,6 +1,6 @@
-"""`make demo`: the whole of Reclock on two real Kubernetes clusters, ready to be tried with kubectl.
+"""`make demo`: the whole of Reclock on two clusters (real Kubernetes, or simulated), ready to be tried with kubectl.
 
-    python -m deploy.local.demo          # MEMBERS=3 DETACH=1 ENGINE=kube in the environment
+    python -m deploy.local.demo          # MEMBERS=3 DETACH=1 ENGINE=kube|sim in the environment
     python -m deploy.local.demo --stop
 
 Leaves `kubeconfig`, `clusters/`, `fleet.json` and `logs/` in `.reclock/` of the checkout while it runs.
@@ -16,10 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from deploy.local.binaries import Binaries, BinariesMissing
 from deploy.local.control import Control, ask
+from deploy.local.engines import KUBE, SIM, default_engine
 from deploy.local.errors import FleetFailed
 from deploy.local.fleet import Fleet
 from deploy.local.foreground import printer, run
@@ -42,14 +44,27 @@ Reclock is up: {count} clusters behind one API.
   reclock explain deployment/hello            (in the virtual environment: {venv})
 
 Processes: {python} -m deploy.local.ctl ps
-  also: stop east-apiserver, start east-apiserver, kill9 aggregator, restart etcd, add-member {spare}, …
+  also: {stops}kill9 aggregator, restart etcd, add-member {spare}, …
 Clusters themselves: {root}/clusters/<name>.kubeconfig; a kubeconfig dropped into {root}/members/ joins the fleet.
 Logs: {root}/logs/. {end}
 """
 
+_STOPS = {KUBE: "stop east-apiserver, start east-apiserver, ", SIM: "sim east lose-network, sim east lift, "}
 _PYTHON = os.path.relpath(sys.executable, _CHECKOUT)
 
 say = printer("demo")
+
+
+def choose_engine(settings: Settings) -> Settings:
+    """The settings with an engine in them; says which it is, and how to get the other. Raises FleetFailed."""
+    if settings.engine == KUBE:
+        ensure_binaries()
+    engine = settings.engine or default_engine()
+    if engine == KUBE:
+        say("engine: kube (real Kubernetes); ENGINE=sim runs on simulated clusters")
+    else:
+        say("engine: sim (simulated clusters); for real Kubernetes: ENGINE=kube, which builds it first (minutes, once)")
+    return replace(settings, engine=engine)
 
 
 def ensure_binaries() -> None:
@@ -78,6 +93,7 @@ async def demo(
             usual_ports=True,
             keep_alive=True,
             ticks=True,
+            engine=settings.engine,
             say=say,
         ) as fleet,
         Control(fleet, stop).serving(),
@@ -96,6 +112,7 @@ async def demo(
             python=_PYTHON,
             spare=next(name for name in ("north", "extra") if name not in settings.members),
             root=fleet.layout.root,
+            stops=_STOPS[fleet.engine.name],
             end=end,
         )
         print(text, flush=True)
@@ -187,12 +204,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.stop:
             return stop(directory)
-        settings = Settings.read(os.environ)
-        say("engine: kube (real Kubernetes binaries); the simulated engine (ENGINE=sim) is not built yet")
-        if arguments.ready_fd is None:
-            ensure_binaries()
-            if settings.detach:
-                return detached(directory)
+        settings = choose_engine(Settings.read(os.environ))
+        if arguments.ready_fd is None and settings.detach:
+            return detached(directory)
         return foreground(directory, settings, arguments.ready_fd)
     except FleetFailed as error:
         print(f"failed: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The local fleet: a host and members side by side, with or without Reclock's services.
 
     async with Fleet.start(directory, members=["east", "west"], services=True) as fleet:
-        fleet.host, fleet.members["east"]       # ControlPlane: kubeconfig, processes, api, pod_log
+        fleet.host, fleet.members["east"]       # Plane: kubeconfig, processes, api, pod_log
         await fleet.processes["east-apiserver"].kill9()
         await fleet.add_member("north")
 
@@ -21,13 +21,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deploy.local.binaries import Binaries
-from deploy.local.commands import LOOPBACK
-from deploy.local.kube import ControlPlane, Say
+from deploy.local.engines import KUBE, make_engine
 from deploy.local.layout import Layout
 from deploy.local.links import Links
 from deploy.local.pki import write_private
+from deploy.local.plane import Engine, Plane, Say
 from deploy.local.ports import Ports
+from deploy.local.probes import until
 from deploy.local.process import Process
 from deploy.local.services import Services
 
@@ -64,10 +64,11 @@ class Fleet:
         say: Say,
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
+        engine: str = KUBE,
     ) -> None:
         self.layout = Layout(directory.resolve())
-        self.host: ControlPlane
-        self.members: dict[str, ControlPlane] = {}
+        self.host: Plane
+        self.members: dict[str, Plane] = {}
         self.services: Services | None = None
         self._keep_alive = keep_alive
         self._usual_ports = usual_ports
@@ -79,7 +80,8 @@ class Fleet:
         self._ports = Ports()
         self.links = Links(self._ports, on=faults)
         self._numbers = itertools.count()
-        self._binaries = Binaries.find()
+        self._engine_name = engine
+        self.engine: Engine
         self._ticker: asyncio.Task[None] | None = None
 
     @classmethod
@@ -99,6 +101,7 @@ class Fleet:
         say: Say = quiet,
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
+        engine: str = KUBE,
     ) -> AsyncIterator[Fleet]:
         """Starts everything side by side and yields when it is ready; stops it all on the way out.
 
@@ -106,13 +109,13 @@ class Fleet:
         restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow;
         `aggregators` over one etcd, each with a front and a kubeconfig of its own; `etcd_members` of that etcd;
         `faults`: links between the parts that can be made to fail (`links`); `providers` and `placement` as `Services`
-        has them.
+        has them; `engine` is kube or sim.
         Raises FleetFailed: BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log) and others.
         """
         fleet = cls(
             directory, keep_alive=keep_alive, usual_ports=usual_ports, aggregators=aggregators, say=say,
             etcd_members=etcd_members, faults=faults,
-            providers=providers, placement=placement,
+            providers=providers, placement=placement, engine=engine,
         )  # fmt: skip
         claim = fleet.layout.prepare()
         try:
@@ -126,14 +129,15 @@ class Fleet:
             claim.release()
 
     @property
-    def clusters(self) -> dict[str, ControlPlane]:
+    def clusters(self) -> dict[str, Plane]:
         """Host and members by name."""
         return {HOST: self.host, **self.members}
 
     @property
     def processes(self) -> dict[str, Process]:
         """Every process by its full name, such as `east-apiserver`."""
-        groups = [cluster.processes.values() for cluster in self.clusters.values()]
+        groups = [self.engine.processes.values()]
+        groups += [cluster.processes.values() for cluster in self.clusters.values()]
         if self.services is not None:
             groups.append(self.services.processes.values())
         return {process.name: process for group in groups for process in group}
@@ -143,7 +147,7 @@ class Fleet:
         """The front's kubeconfig, as an administrator; there when the fleet has services."""
         return self.layout.kubeconfig
 
-    async def add_member(self, name: str, *, nodes: int = 2) -> ControlPlane:
+    async def add_member(self, name: str, *, nodes: int = 2) -> Plane:
         """Starts one more member and writes its kubeconfigs, by which discovery finds it."""
         if name in self.clusters:
             raise ValueError(f"there is a cluster {name} already")
@@ -175,7 +179,7 @@ class Fleet:
     def describe(self) -> dict[str, Any]:
         """The contents of `fleet.json`; see `deploy.local.layout`."""
         return {
-            "engine": "kube",
+            "engine": self.engine.name,
             "pid": os.getpid(),
             "kubeconfig": str(self.kubeconfig) if self.services else "",
             "front": self.services.fronts["aggregator"] if self.services else "",
@@ -217,7 +221,13 @@ class Fleet:
 
     async def _start(self, members: Sequence[str], services: bool) -> None:
         began = time.monotonic()
-        self._say(f"starting the host and {len(members)} members ({', '.join(members)}) on real Kubernetes")
+        self.engine = make_engine(
+            self._engine_name, self.layout, ports=self._ports, keep_alive=self._keep_alive
+        )
+        self._say(
+            f"starting the host and {len(members)} members ({', '.join(members)}) on {self.engine.title}"
+        )
+        await self.engine.start(self._say)
         self.host = self._cluster(HOST, 0)
         self.members = {name: self._cluster(name, 2) for name in members}
         await together(cluster.start(self._say) for cluster in self.clusters.values())
@@ -234,7 +244,7 @@ class Fleet:
             self.layout,
             self.host,
             list(self.members),
-            binaries=self._binaries,
+            etcd=self.engine.etcd,
             ports=self._ports,
             keep_alive=self._keep_alive,
             usual_ports=self._usual_ports,
@@ -246,26 +256,33 @@ class Fleet:
         )
         await self.links.start()
         await self.services.start(self._say)
+        # What is placed before a member is known goes to the others.
+        await until(self._engaged, "the members are not ready")
         self.write_json()
 
-    def _cluster(self, name: str, nodes: int) -> ControlPlane:
-        return ControlPlane(
-            name,
-            self.layout.state(name),
-            logs=self.layout.logs,
-            binaries=self._binaries,
-            ports=self._ports,
-            number=next(self._numbers),
-            nodes=nodes,
-            keep_alive=self._keep_alive,
-        )
+    async def _engaged(self) -> str | None:
+        """Which members discovery has not found Ready; None when all are, or when others than ours are to be found."""
+        if self._providers:
+            return None
+        clusters = await self.host.api.request("GET", "/apis/reclock.dev/v1alpha1/clusters")
+        ready = {
+            one["metadata"]["name"]
+            for one in clusters["items"]
+            for condition in one.get("status", {}).get("conditions") or ()
+            if (condition["type"], condition["status"]) == ("Ready", "True")
+        }
+        missing = sorted(set(self.members) - ready)
+        return f"not Ready: {', '.join(missing)}" if missing else None
 
-    def _publish(self, cluster: ControlPlane) -> None:
+    def _cluster(self, name: str, nodes: int) -> Plane:
+        return self.engine.cluster(name, nodes=nodes, number=next(self._numbers))
+
+    def _publish(self, cluster: Plane) -> None:
         write_private(self.layout.cluster_kubeconfig(cluster.name), cluster.kubeconfig.read_bytes())
         if cluster.is_member:
             access = cluster.access("system:reclock")
             port = self.links.route(f"services->{cluster.name}", cluster.port)
-            access = replace(access, server=f"https://{LOOPBACK}:{port}")
+            access = replace(access, server=access.server.replace(f":{cluster.port}", f":{port}", 1))
             access.write(self.layout.member_kubeconfig(cluster.name))
 
     async def _stop(self) -> None:
@@ -277,6 +294,8 @@ class Fleet:
         clusters = [self.host, *self.members.values()] if hasattr(self, "host") else []
         # The data goes with the processes, so nothing is gained by letting them finish.
         await asyncio.gather(*(cluster.stop(grace=0) for cluster in clusters))
+        if hasattr(self, "engine"):
+            await self.engine.stop()
         await self.links.stop()
         self._ports.release()
 

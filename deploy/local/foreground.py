@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from deploy.local.errors import FleetFailed
-from deploy.local.kube import Say
+from deploy.local.plane import Say
 
 #: A job gets the function that ends it, as a signal would.
 Job = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]

@@ -13,15 +13,13 @@ from deploy.local.commands import LOOPBACK
 from deploy.local.kubeconfig import Access
 from deploy.local.nodes import STAGES_DIR, PodLog, kwok_environment, node, write_kwok_config
 from deploy.local.pki import Authority, KeyPair, write_signing_key
+from deploy.local.plane import ADMINISTRATORS, Engine, Plane, Say
 from deploy.local.ports import Ports
 from deploy.local.probes import http_ready, tls_context, until
 from deploy.local.process import Process
 
-Say = Callable[[str], None]
-
 # An API server waits for its watches to end, for up to a minute.
 _STOP_SECONDS = 5.0
-_ADMINISTRATORS = ("system:masters",)
 _AUTHENTICATION = """\
 apiVersion: apiserver.config.k8s.io/v1
 kind: AuthenticationConfiguration
@@ -31,7 +29,36 @@ anonymous:
 """
 
 
-class ControlPlane:
+class KubeEngine(Engine):
+    """Real Kubernetes: a control plane's processes for each cluster."""
+
+    name = "kube"
+    title = "real Kubernetes"
+
+    def __init__(
+        self, state: Callable[[str], Path], *, logs: Path, ports: Ports, binaries: Binaries, keep_alive: bool
+    ) -> None:
+        self.etcd = binaries.etcd
+        self._state = state
+        self._logs = logs
+        self._ports = ports
+        self._binaries = binaries
+        self._keep_alive = keep_alive
+
+    def cluster(self, name: str, *, nodes: int, number: int) -> ControlPlane:
+        return ControlPlane(
+            name,
+            self._state(name),
+            logs=self._logs,
+            binaries=self._binaries,
+            ports=self._ports,
+            number=number,
+            nodes=nodes,
+            keep_alive=self._keep_alive,
+        )
+
+
+class ControlPlane(Plane):
     """A control plane with everything it owns on disk under `directory`; `processes` by short name.
 
     The host has etcd, apiserver and controller-manager; a member also scheduler and kwok. Nothing runs before
@@ -81,7 +108,7 @@ class ControlPlane:
     def etcd_url(self) -> str:
         return f"http://{LOOPBACK}:{self._ports['etcd']}"
 
-    def access(self, user: str, groups: Sequence[str] = _ADMINISTRATORS) -> Access:
+    def access(self, user: str, groups: Sequence[str] = ADMINISTRATORS) -> Access:
         """Access to this cluster as `user`, with a new certificate (an administrator's unless `groups` says else)."""
         return Access(
             self.name, self.server, self.authority.pair.cert, user, self.authority.client(user, groups)
@@ -142,7 +169,7 @@ class ControlPlane:
         self._proxy_authority = Authority(pki, "front-proxy-ca")
         self._proxy_client = self._proxy_authority.client("front-proxy-client")
         self._server = self.authority.server("server", [*names, LOOPBACK, service_address])
-        self._kubelet_client = self.authority.client("kube-apiserver-kubelet-client", _ADMINISTRATORS)
+        self._kubelet_client = self.authority.client("kube-apiserver-kubelet-client", ADMINISTRATORS)
         self._service_accounts: KeyPair = write_signing_key(pki, "service-accounts")
 
     def _build_processes(self) -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from deploy.local.api import Api, ApiError
 from deploy.local.errors import FleetFailed
-from deploy.local.kube import Say
+from deploy.local.plane import Say
 from deploy.local.probes import until
 
 _BASE = Path(__file__).resolve().parents[1] / "kustomize" / "base"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deploy.local.binaries import kubectl
 from deploy.local.errors import FleetFailed
-from deploy.local.kube import Say
+from deploy.local.plane import Say
 
 _MANIFEST = Path(__file__).resolve().parent / "sample" / "hello.yaml"
 _TIMEOUT_SECONDS = 60

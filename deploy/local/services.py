@@ -12,13 +12,13 @@ from typing import Any
 import yaml
 
 from deploy.local import commands
-from deploy.local.binaries import Binaries
+from deploy.local.binaries import etcd_version
 from deploy.local.commands import LOOPBACK
-from deploy.local.kube import ControlPlane, Say
 from deploy.local.kubeconfig import Access
 from deploy.local.layout import Layout
 from deploy.local.manifests import install
 from deploy.local.pki import Authority, write_private
+from deploy.local.plane import Plane, Say
 from deploy.local.ports import Ports
 from deploy.local.probes import http_ready
 from deploy.local.process import Process
@@ -48,10 +48,10 @@ class Services:
     def __init__(
         self,
         layout: Layout,
-        host: ControlPlane,
+        host: Plane,
         members: Sequence[str],
         *,
-        binaries: Binaries,
+        etcd: Path,
         ports: Ports,
         keep_alive: bool,
         usual_ports: bool,
@@ -84,7 +84,7 @@ class Services:
         self.http = {name: ports.take() for name in self.grpc}
         self.workers = {member: ports.take() for member in members} if placement else {}
         self._authority = Authority(self._state / "pki", "front-ca")
-        self._add_etcd(binaries)
+        self._add_etcd(etcd)
         self._add_services()
         if placement:
             self._add_controller_manager()
@@ -140,13 +140,14 @@ class Services:
             for name, port in self.grpc.items()
         }
 
-    def _add_etcd(self, binaries: Binaries) -> None:
+    def _add_etcd(self, etcd: Path) -> None:
         self.etcd_ports = {name: self._ports.take() for name in self.etcds}
         peers = {name: self._ports.take() for name in self.etcds}
         for name, port in self.etcd_ports.items():
             command = commands.etcd(
-                binaries.etcd, self._state / name, port, peers[name], fsync=True, name=name, peers=peers, compacts=False
-            )
+                etcd, self._state / name, port, peers[name], fsync=True, name=name, peers=peers, compacts=False,
+                old=etcd_version(str(etcd)) < (3, 6),
+            )  # fmt: skip
             ports = {"client": port, "peer": peers[name]}
             self._add(name, command, ready=f"http://{LOOPBACK}:{port}/health", ports=ports)
 
@@ -215,7 +216,8 @@ class Services:
         process = self._host.build_controller_manager(
             FRONT_CONTROLLER_MANAGER, self._ports.take(), kubeconfig, commands.FRONT_CONTROLLERS
         )
-        self.processes[process.name] = process
+        if process is not None:
+            self.processes[process.name] = process
 
     def _add(self, name: str, command: list[str], *, ready: str, ports: dict[str, int]) -> None:
         self.processes[name] = Process(

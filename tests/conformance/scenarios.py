@@ -154,8 +154,6 @@ async def watches(run: Run) -> None:
             await first(2 if kind == "pods" else 1)
     async with run.watching(configs) as legacy:
         await legacy(1)
-    async with run.watching(configs, resourceVersion="1") as old:
-        await old(1)
 
 
 async def creates(run: Run) -> None:

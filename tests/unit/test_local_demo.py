@@ -42,7 +42,6 @@ def test_members_by_count_or_by_name() -> None:
         ({"MEMBERS": "East"}, "'East' is no name for a member"),
         ({"DETACH": "maybe"}, "DETACH=maybe: allowed are 1 and 0"),
         ({"ENGINE": "docker"}, "ENGINE=docker: allowed are kube, sim"),
-        ({"ENGINE": "sim"}, "the simulated engine is not built yet. Use ENGINE=kube"),
     ],
 )
 def test_bad_settings_name_the_variable_and_what_it_allows(environment: dict[str, str], said: str) -> None:
@@ -51,12 +50,15 @@ def test_bad_settings_name_the_variable_and_what_it_allows(environment: dict[str
     assert said in str(refused.value)
 
 
-def test_the_demo_refuses_the_simulated_engine(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("asked", "there", "engine"), [
+    ("", True, "kube"), ("", False, "sim"), ("sim", True, "sim"),
+])  # fmt: skip
+def test_the_demo_takes_the_engine_that_is_there_and_says_so(
+    asked: str, there: bool, engine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("ENGINE", "sim")
-    assert demo.main([]) == 1
-    assert "'make kube' builds once" in capsys.readouterr().err
+    monkeypatch.setattr(demo, "default_engine", lambda: "kube" if there else "sim")
+    assert demo.choose_engine(Settings.read({"ENGINE": asked})).engine == engine
+    assert f"engine: {engine} (" in capsys.readouterr().out
 
 
 def test_a_directory_is_claimed_by_one_fleet_and_left_as_it_was(tmp_path: Path) -> None:

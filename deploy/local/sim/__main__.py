@@ -50,14 +50,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--plain", action="store_true", help="HTTP without TLS and without users")
+    parser.add_argument(
+        "--existing-pki", action="store_true", help="take the certificates in D/pki as they are"
+    )
     arguments = parser.parse_args(argv)
     say = printer("sim")
 
     async def job(stop: Callable[[], None]) -> None:
         began = time.monotonic()
         directory: Path = arguments.dir.resolve()
-        credentials = None if arguments.plain else Credentials(directory / "pki")
+        credentials = (
+            None if arguments.plain else Credentials(directory / "pki", existing=arguments.existing_pki)
+        )
         world = World(arguments.seed, time.time)
+        world.authority = credentials.authority_pem if credentials else ""
         server = Server(
             world,
             tls=credentials.tls() if credentials else None,
@@ -66,8 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         )
         async with server.serving(arguments.port):
             for name in names(arguments.members):
-                pem = credentials.authority_pem if credentials else ""
-                world.add(name, nodes=arguments.nodes, authority=pem)
+                world.add(name, nodes=arguments.nodes)
                 path = directory / "clusters" / f"{name}.kubeconfig"
                 if credentials is None:
                     write_private(path, _plain_kubeconfig(name, server.url_of(name)))

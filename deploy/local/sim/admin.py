@@ -75,6 +75,8 @@ ACTIONS: dict[str, Action] = {
 async def serve(world: World, http: web.Request) -> web.Response:
     """Answers {"revision", "uid", …} of the cluster after the action; 400 with {"error"} for what cannot be done."""
     parts = http.path.removeprefix(PREFIX).strip("/").split("/")
+    if http.method == "POST" and len(parts) == 2 and parts[1] in ("add", "remove"):
+        return await _membership(world, http, parts[0], parts[1])
     if http.method == "GET":
         return _json(200, {name: describe(cluster) for name, cluster in world.clusters.items()})
     if len(parts) != 2 or parts[0] not in world.clusters or parts[1] not in ACTIONS:
@@ -88,6 +90,22 @@ async def serve(world: World, http: web.Request) -> web.Response:
     except (ValueError, TypeError, AttributeError) as error:
         return _json(400, {"error": str(error)})
     return _json(200, {**describe(cluster), **done})
+
+
+async def _membership(world: World, http: web.Request, name: str, action: str) -> web.Response:
+    """`add`: {"nodes", "role"}; `remove`."""
+    if (name in world.clusters) == (action == "add"):
+        return _json(409, {"error": f"there is {'a' if action == 'add' else 'no'} cluster {name}"})
+    if action == "remove":
+        world.remove(name)
+        return _json(200, {})
+    given = msgspec.json.decode(await http.read() or b"{}")
+    cluster = world.add(
+        name,
+        nodes=int(given.get("nodes", 2)),
+        role=given.get("role", "member"),
+    )
+    return _json(200, describe(cluster))
 
 
 def describe(cluster: Cluster) -> dict[str, Any]:

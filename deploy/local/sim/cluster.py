@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from deploy.local.sim import discovery, rbac
+from deploy.local.sim import discovery, openapi, rbac
 from deploy.local.sim.bootstrap import bootstrap
 from deploy.local.sim.catalog import Catalog
 from deploy.local.sim.controllers.manager import Manager
@@ -148,7 +148,16 @@ class Cluster:
         if path in ("/api", "/apis") and discovery.wants_aggregated(request.accept):
             body = encode(discovery.aggregated(catalog, core=path == "/api"))
             return Response(200, body, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-        if path == "/api":
+        if path.startswith("/openapi/v3/"):
+            whole = openapi.document(catalog, path.removeprefix("/openapi/v3/"))
+            if whole is None:
+                raise no_such_resource()
+            return Response(200, whole)
+        if path == "/openapi/v3":
+            found = openapi.index(catalog)
+        elif path == "/openapi/v2":
+            found = openapi.empty_v2()
+        elif path == "/api":
             found = discovery.versions_document(self.server)
         elif path == "/apis":
             found = discovery.groups_document(catalog)

@@ -20,7 +20,7 @@ from deploy.local.sim.errors import bad_request, unsupported_media_type
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_TABLE = Path(__file__).resolve().parents[3] / "services" / "aggregator" / "writes" / "protobuf.json"
+_TABLE = Path(__file__).resolve().parents[3] / "services" / "aggregator" / "protobuf.json"
 _Wire = int | bytes
 
 

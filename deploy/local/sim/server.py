@@ -82,6 +82,8 @@ class Server:
     async def _serve(self, http: web.Request) -> web.StreamResponse:
         path = http.rel_url.raw_path
         try:
+            if path == f"{admin.PREFIX}/healthz":
+                return web.Response(text="ok")
             if path.startswith(admin.PREFIX):
                 self._user(http, None)
                 return await admin.serve(self.world, http)

@@ -8,7 +8,6 @@ east.create({"apiVersion": "v1", "kind": "Pod", …}); world.settle()
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from deploy.local.sim.cluster import Cluster
 from deploy.local.sim.timers import Now, Timers, VirtualClock, advance
@@ -25,7 +24,8 @@ class World:
         self.timers = Timers(now)
         self.random = random.Random(f"world/{seed}")
         self.clusters: dict[str, Cluster] = {}
-        self.on_added: Callable[[Cluster], None] | None = None
+        self.authority = ""
+        """The PEM of the authority that clusters tell their pods of, where they are not told another."""
 
     def add(
         self,
@@ -45,7 +45,7 @@ class World:
             name,
             self.timers,
             random.Random(f"{self.seed}/{name}"),
-            authority=authority,
+            authority=authority or self.authority,
             managed_fields=managed_fields,
             history=history,
             first_revision=first_revision,
@@ -53,8 +53,6 @@ class World:
             role=role,
         )
         self.clusters[name] = cluster
-        if self.on_added is not None:
-            self.on_added(cluster)
         return cluster
 
     def remove(self, name: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from deploy.local.sim import quantity
 from deploy.local.sim.controllers.manager import Controller
 from deploy.local.sim.objects import decode
-from deploy.local.sim.quantity import cpu, memory
 from deploy.local.sim.store import Change, Collection, State
 from deploy.local.sim.types import Object
 
@@ -69,11 +69,11 @@ def is_ready(node: Object) -> bool:
 
 
 def node_object(
-    cluster: str, number: int, *, cpus: str = "8", storage: str = "16Gi", pods: str = "110"
+    cluster: str, number: int, *, cpu: str = "8", memory: str = "16Gi", pods: str = "110"
 ) -> Object:
     """A Node as a kubelet registers it; the names carry the cluster's, for two members' nodes must not clash."""
     name = f"{cluster}-n{number}"
-    capacity = {"cpu": cpus, "memory": storage, "pods": pods, "ephemeral-storage": "100Gi"}
+    capacity = {"cpu": cpu, "memory": memory, "pods": pods, "ephemeral-storage": "100Gi"}
     labels = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
@@ -93,11 +93,14 @@ def requests_of(spec: dict[str, Any]) -> tuple[int, int]:
     total = [0, 0]
     for container in spec.get("containers") or ():
         wanted = (container.get("resources") or {}).get("requests") or {}
-        total[0] += cpu(wanted.get("cpu", "0"))
-        total[1] += memory(wanted.get("memory", "0"))
+        total[0] += quantity.cpu(wanted.get("cpu", "0"))
+        total[1] += quantity.memory(wanted.get("memory", "0"))
     for container in spec.get("initContainers") or ():
         wanted = (container.get("resources") or {}).get("requests") or {}
-        total = [max(total[0], cpu(wanted.get("cpu", "0"))), max(total[1], memory(wanted.get("memory", "0")))]
+        total = [
+            max(total[0], quantity.cpu(wanted.get("cpu", "0"))),
+            max(total[1], quantity.memory(wanted.get("memory", "0"))),
+        ]
     return total[0], total[1]
 
 
