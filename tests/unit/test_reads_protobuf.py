@@ -282,3 +282,17 @@ async def test_garbage_of_a_member_is_not_passed_on(fleet: Fleet) -> None:
         if not garbage.startswith(b"{"):
             assert (await raw(fleet, "/api/v1/namespaces/default/pods/a"))[0] == 503
     assert fleet.clock.gaps
+
+
+@pytest.mark.parametrize(("group", "field"), [("", "involvedObject"), ("events.k8s.io", "regarding")])
+async def test_what_an_event_is_about_has_the_hosts_uid_in_either_version(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, group: str, field: str
+) -> None:
+    version = f"{group}/v1" if group else "v1"
+    fleet.aggregated = fleet.clock.aggregated = replace(PODS, resource="events", kind="Event")
+    monkeypatch.setattr(fleet.owners, "object_uids", lambda cluster: {"member-uid": "host-uid"})
+    obj = pod("a")
+    written = fleet.write("east", {"metadata": obj["metadata"], field: {"kind": "Pod", "uid": "member-uid"}})
+    body = model.envelope(version, "Event", model.body_of(written, version, "Event"))
+    shown = json.loads(to_json(await fleet.reads.show(fleet.clock, "east", body)))  # type: ignore[arg-type]
+    assert shown[field]["uid"] == "host-uid" and shown["apiVersion"] == version

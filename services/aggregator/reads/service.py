@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from _fastpath.proto import MAGIC
 from _fastpath.splice import SpliceError
 from services.aggregator.reads.access import Identity, MemberAccess
-from services.aggregator.reads.codec import AnyMeta, codec_of
+from services.aggregator.reads.codec import AnyMeta, codec_of, names_of
 from services.aggregator.reads.feed_pool import FeedPool
 from services.aggregator.reads.getter import Getter, is_status
 from services.aggregator.reads.lister import Lister
 from services.aggregator.reads.negotiate import JSON_TYPE, Negotiated
-from services.aggregator.reads.presenter import Presenter
+from services.aggregator.reads.presenter import REFERENCES, Presenter
 from services.aggregator.reads.query import check_version, decode_list, decode_watch, include
 from services.aggregator.reads.representations import Representations
 from services.aggregator.reads.respond import Outgoing, pretty
@@ -135,7 +136,7 @@ class Reads:
         )
         if marker is None:
             return await self._newer(clock, cluster, body, path, accept)
-        shown = await self._presenter(clock.aggregated).show(cluster, body, meta, marker.fleet, meta.end)
+        shown = await self.present(clock.aggregated, cluster, body, meta, marker.fleet)
         return codec_of(body).rewrap(body, shown)
 
     async def _newer(self, clock: ResourceClock, cluster: str, body: bytes, path: str, accept: str) -> bytes:
@@ -152,9 +153,7 @@ class Reads:
                 cluster, now.namespace, now.name, now.uid, int(now.version or 0), timeout=5.0
             )
             if marker is not None:
-                shown = await self._presenter(clock.aggregated).show(
-                    cluster, answer.body, now, marker.fleet, now.end
-                )
+                shown = await self.present(clock.aggregated, cluster, answer.body, now, marker.fleet)
                 return codec_of(answer.body).rewrap(answer.body, shown)
         raise unavailable(f"cluster {cluster}: its events lag behind, try again")
 
@@ -162,6 +161,9 @@ class Reads:
         self, aggregated: Aggregated, cluster: str, body: bytes, meta: AnyMeta, version: int
     ) -> bytes:
         """An object as clients see it, under a number that the caller has checked (0: to be taken out)."""
+        if body.startswith(MAGIC):  # what stands where depends on the type's group: events are of two
+            group = names_of(body)[0].rpartition("/")[0]
+            aggregated = replace(aggregated, group=group) if group in REFERENCES else aggregated
         return await self._presenter(aggregated).show(cluster, body, meta, version, meta.end)
 
     async def close(self) -> None:
