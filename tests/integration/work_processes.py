@@ -257,15 +257,17 @@ class Client:
     async def _handle(self, held: Held) -> None:
         """Work in small steps while the lease is believed in."""
         end = held.began + self._work(held.key)
-        while (now := time.monotonic()) < end:
-            if now >= held.until:
-                self._lose(held.request.token)
-                return
-            await asyncio.sleep(min(0.02, end - now))
-        if time.monotonic() >= held.until:
-            self._lose(held.request.token)
-            return
         token = held.request.token
+        while True:
+            now = time.monotonic()
+            if now >= min(end, held.until):
+                break
+            await asyncio.sleep(min(0.02, end - now))
+        if now >= held.until:
+            self._lose(token)
+            # Heartbeats renew what the service believes us to hold: what was stopped has to be given back.
+            await self._answer(pb.Done(token=token, error="stopped"))
+            return
         self._note(held, time.monotonic())
         self._held.pop(token, None)
         self.handled += 1

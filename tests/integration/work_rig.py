@@ -12,12 +12,14 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from _fastpath.fair_queue import FairQueue
+from reclock.reconciler.v1 import peer_pb2_grpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
-from services.common.config import TLS, convert
+from services.common.config import convert
 from services.common.fleet import FleetListener, Member
 from services.common.grpc import GrpcServer, channel
 from services.reconciler.config import ReconcilerConfig
+from services.reconciler.work.peer_servicer import PeerServicer
 from services.reconciler.work.queues import QueueServicer
 from services.reconciler.work.service import WorkService
 from services.reconciler.work.servicer import WorkServicer
@@ -90,30 +92,41 @@ class Rig:
                     return
                 await asyncio.sleep(0.01)
 
+    async def crash(self) -> None:
+        """As kill -9: nothing is said, in etcd and to workers neither; the lease there ends by itself."""
+        await self.server.stop(0)
+        await self.work._tasks.close()
+
     def worker(self, register: pb.Register, *, token: str = "") -> Worker:
         """A connected worker."""
         return Worker(self.stub, register, token)
 
 
 @asynccontextmanager
-async def rig(*names: str, lease: int = 1, tls: TLS | None = None, **config: Any) -> AsyncIterator[Rig]:
-    """A rig with these members; earlier leases are not waited for."""
-    clusters = FakeFleet()
-    for name in names:
-        clusters.add(name)
-    await clusters.start()
+async def rig(
+    *names: str, lease: int = 1, clusters: FakeFleet | None = None, replica: str = "r1", **config: Any
+) -> AsyncIterator[Rig]:
+    """A rig with these members; earlier leases are not waited for. With `clusters` it is over those, one of several."""
+    shared = clusters is not None
+    if clusters is None:
+        clusters = FakeFleet()
+        for name in names:
+            clusters.add(name)
+        await clusters.start()
     failures: list[str] = []
     settings = convert(ReconcilerConfig, {"leaseSeconds": lease, **config})
-    work = WorkService(settings, "r1", lambda name, error: failures.append(f"{name}: {error!r}"))
+    work = WorkService(settings, replica, lambda name, error: failures.append(f"{name}: {error!r}"))
     work._started -= 3600
-    server = GrpcServer("127.0.0.1:0", tls)
-    server.add(rpc.add_ReconcilerServiceServicer_to_server, WorkServicer(work.parts), "reclock.reconciler.v1.ReconcilerService")
-    built_in = FairQueue()
-    server.add(rpc.add_QueueServiceServicer_to_server, QueueServicer(work.parts, built_in, "r1"), "reclock.reconciler.v1.QueueService")
+    server = GrpcServer("127.0.0.1:0")
+    package = "reclock.reconciler.v1."
+    server.add(rpc.add_ReconcilerServiceServicer_to_server, WorkServicer(work.parts), f"{package}ReconcilerService")
+    queues = QueueServicer(work.parts, FairQueue(), replica)
+    server.add(rpc.add_QueueServiceServicer_to_server, queues, f"{package}QueueService")
+    server.add(peer_pb2_grpc.add_PeerServiceServicer_to_server, PeerServicer(work.parts), f"{package}PeerService")
     await server.start()
     fleet = Fleet()
     host = await clusters.client(HOST)
-    work.begin(host, fleet)  # type: ignore[arg-type]
+    work.begin(host, fleet, lambda: server.bound)  # type: ignore[arg-type]
     made = Rig(clusters, fleet, work, server)
     made.failures = failures
     for name in names:
@@ -129,7 +142,8 @@ async def rig(*names: str, lease: int = 1, tls: TLS | None = None, **config: Any
         for member in fleet.members.values():
             await member.client.close()
         await host.close()
-        await clusters.stop()
+        if not shared:
+            await clusters.stop()
     assert failures == []
 
 
