@@ -150,7 +150,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
             text = f"name {name!r}: allowed is a DNS label (a-z, 0-9, -, at most 63 characters)"
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
         holder = self._registry.records.get(name)
-        if holder is not None and holder.provider != ID:
+        if holder is not None and holder.provider != ID and holder.leaving_since is None:
             text = f"cluster {name!r} belongs to {holder.provider} ({holder.source})"
             await abort(context, grpc.StatusCode.ALREADY_EXISTS, text)
         try:

@@ -364,6 +364,9 @@ class Engine:
                 return True, await self._evict(workload, placement, departures, keep=found.clusters), ""
             fresh = Placement(attempt, found.clusters)
             return True, await self._place(workload, policy, fresh, found.verdicts, "", departures), ""
+        if kept and all(self._is_removed_for_good(item) for item in departures):
+            # Its replicas fit nowhere else now: they are added when they do.
+            return True, await self._place(workload, policy, Placement(attempt, kept), {}, "", departures), ""
         if all(item.reason in (DRAINED, UNSCHEDULABLE) for item in departures) or kept:
             # It runs, if badly: taking it away would make nothing better.
             return False, None, drains.nowhere(found.verdicts, departures[0].cluster)
@@ -388,10 +391,16 @@ class Engine:
         fresh = Placement(workload.attempts + 1, found.clusters)
         return True, await self._place(workload, policy, fresh, found.verdicts, "", departures), ""
 
-    def _leaves_duplicate(self, departure: Departure) -> bool:
-        """A duplicate on a lost cluster has nowhere to go; it stays until the cluster is gone for good."""
+    def _is_removed_for_good(self, departure: Departure) -> bool:
+        """Whether the cluster was removed from its source, and somebody said not to wait for it."""
         member = self.fleet.members.get(departure.cluster)
-        return departure.reason != CLUSTER_LOST or member is None or member.forgotten
+        return member is not None and member.leaving_since is not None and member.forgotten
+
+    def _leaves_duplicate(self, departure: Departure) -> bool:
+        """A duplicate on a lost cluster has nowhere to go; it stays until the cluster is gone for good, or removed."""
+        member = self.fleet.members.get(departure.cluster)
+        gone = member is None or member.forgotten or member.leaving_since is not None
+        return gone or departure.reason != CLUSTER_LOST
 
     async def _evict(
         self, workload: Workload, placement: Placement, departures: list[Departure],

@@ -67,13 +67,15 @@ class Fence:
     async def heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """Answer the manager; the contact that it renews is on the member before the answer goes."""
         if not self._restored:
-            return pb.HeartbeatResponse(problem="the last contact is not read from the member yet")
-        if self.contact.take(request):
+            reason = self.contact.problem or "not yet"
+            return pb.HeartbeatResponse(problem=f"the last contact cannot be read from the member: {reason}")
+        renewed = self.contact.take(request)
+        if renewed:
             await self.contact.store()
         missing = [kind for kind, informer in self._informers.items() if not informer.synced.is_set()]
         problem = self.contact.problem or (f"copies of {', '.join(missing)} are not read yet" if missing else "")
         return pb.HeartbeatResponse(
-            nonce=self.contact.issue(), fences=self.contact.stored and not problem, problem=problem,
+            nonce=self.contact.issue(), renewed=renewed, fences=self.contact.stored and not problem, problem=problem,
             fenced=sum(1 for _, obj in self._copies() if FENCED in _annotations(obj)),
         )  # fmt: skip
 

@@ -49,6 +49,8 @@ class Known:
     renewed: datetime | None = None
     longest: float = 0.0
     """The longest time, of any of its copies, that it was told."""
+    asked: float = 0.0
+    """The longest time of the request under way."""
     nonce: str = ""
     problem: str = ""
     saved: tuple[bool, float, float] = (False, 0.0, float("-inf"))
@@ -154,8 +156,9 @@ class Heartbeats:
         known = self._known.setdefault(cluster, Known())
         exceptions = self._exceptions(cluster)
         half = self._timeout / 2
-        # From when it may be acted on: a longer time that was told before may hold until this one is.
-        known.longest = max(known.longest, half, *(limit / 2 for limit in exceptions.values()), 0.0)
+        # A longer time that was told before holds until the worker says that it has taken these.
+        known.asked = max(half, *(limit / 2 for limit in exceptions.values()), 0.0)
+        known.longest = max(known.longest, known.asked)
         request = pb.HeartbeatRequest(
             cluster=cluster, fleet_id=fleet_id, acknowledged=known.nonce, fence_after=_duration(half)
         )
@@ -167,6 +170,8 @@ class Heartbeats:
         known = self._known.setdefault(cluster, Known())
         # Before it is acknowledged: the worker counts from earlier.
         known.heard, known.fences = self._clock.monotonic(), answer.fences
+        if answer.renewed:
+            known.longest = known.asked
         self._note_problem(cluster, answer.problem)
         await self._save(cluster, known)
         known.nonce = answer.nonce

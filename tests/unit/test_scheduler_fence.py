@@ -299,7 +299,9 @@ class Beats:
 
     async def answer(self, *, fences: bool = True, fenced: int = 0) -> pb.HeartbeatRequest:
         request = self.made._request("east", "fleet")
-        await self.made._heard("east", pb.HeartbeatResponse(nonce="n", fences=fences, fenced=fenced))
+        await self.made._heard("east", pb.HeartbeatResponse(
+            nonce="n", fences=fences, fenced=fenced, renewed=bool(request.acknowledged)
+        ))  # fmt: skip
         return request
 
 
@@ -322,6 +324,13 @@ async def test_only_a_worker_that_fences_is_relied_on() -> None:
     await beats.answer(fenced=2)
     assert beats.fenced == ["east"]
     assert beats.made.wait("east", 900) == pytest.approx(5000)
+    beats.exceptions = {}
+    request = beats.made._request("east", "fleet")
+    await beats.made._heard("east", pb.HeartbeatResponse(nonce="m", fences=True))
+    assert request.acknowledged
+    assert beats.made.wait("east", 900) == pytest.approx(5000), "a restarted worker may not have taken it"
+    await beats.answer()
+    assert beats.made.wait("east", 900) == pytest.approx(900)
 
 
 @pytest.mark.parametrize("skew", [0.0, 86_400.0, -86_400.0])

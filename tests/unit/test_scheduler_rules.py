@@ -489,3 +489,29 @@ async def test_most_of_the_fleet_removed_at_once_moves_nothing_but_what_is_forgo
     world.change(home, forgotten=True)
     await world.settle(key)
     assert world.clusters(key) != before
+
+
+async def test_a_duplicate_leaves_a_removed_cluster_that_does_not_answer(world: World) -> None:
+    for name in ("east", "west", "north"):
+        world.member(name)
+    key = world.workload("agent", kind="DaemonSet", mode="Duplicated")
+    await world.settle(key)
+    assert set(world.clusters(key) or {}) == {"east", "west", "north"}
+    world.change("east", leaving_since=world.clock.now())
+    world.lose("east")
+    world.clock.advance(901)
+    await world.settle(key)
+    assert set(world.clusters(key) or {}) == {"west", "north"}
+
+
+async def test_a_forgotten_removed_cluster_is_left_even_when_its_share_fits_nowhere(world: World) -> None:
+    world.member("east")
+    world.member("west")
+    key = world.workload("web", kind="Deployment", mode="Any", count=2)
+    await world.settle(key)
+    before = world.clusters(key) or {}
+    assert set(before) == {"east", "west"}
+    world.change("west", taints=(CORDON,))
+    world.change("east", leaving_since=world.clock.now(), forgotten=True)
+    await world.settle(key)
+    assert world.clusters(key) == {"west": before["west"]}
