@@ -134,7 +134,10 @@ class ClusterObjects:
         record = self._registry.records.get(name)
         obj = self.informer.get(name)
         if record is None:
-            if obj is not None and self._registry.hub.complete.is_set():
+            if obj is None:
+                self._labels.pop(name, None)
+                self._left_behind.pop(name, None)
+            elif self._registry.hub.complete.is_set():
                 await self._left(name, obj)
             return
         if record.found is None:

@@ -132,9 +132,10 @@ def _worker_lost(
     if not str(copy.get("message") or "").startswith(FENCED):
         return None
     limit = policy.worker_lost_timeout or timeouts.worker_lost
-    if fleet.fence_wait(cluster, limit) != 0 or fleet.most_are_lost():
+    # Twice the time-out: a member that has just come back has a worker that does so in a moment.
+    if fleet.fence_wait(cluster, 2 * limit) != 0 or fleet.most_are_lost():
         return None
-    return Departure(cluster, WORKER_LOST, f"its worker has been out of contact for more than {limit:g} s")
+    return Departure(cluster, WORKER_LOST, f"its worker has been out of contact for more than {2 * limit:g} s")
 
 
 def _removed(

@@ -20,6 +20,7 @@ from services.scheduler.departures import (
     DRAINED,
     GONE,
     UNSCHEDULABLE,
+    WORKER_LOST,
     Departure,
     Stay,
     Timeouts,
@@ -367,8 +368,8 @@ class Engine:
         if kept and all(self._is_removed_for_good(item) for item in departures):
             # Its replicas fit nowhere else now: they are added when they do.
             return True, await self._place(workload, policy, Placement(attempt, kept), {}, "", departures), ""
-        if all(item.reason in (DRAINED, UNSCHEDULABLE) for item in departures) or kept:
-            # It runs, if badly: taking it away would make nothing better.
+        if all(item.reason in (DRAINED, UNSCHEDULABLE, WORKER_LOST) for item in departures) or kept:
+            # It runs, if badly, or will again when its worker is back: taking it away would make nothing better.
             return False, None, drains.nowhere(found.verdicts, departures[0].cluster)
         return True, await self._evict(workload, placement, departures, found.verdicts), ""
 

@@ -386,6 +386,10 @@ async def test_a_fenced_copy_on_a_member_that_answers_moves_once_its_worker_is_g
     await world.settle(key)
     assert world.clusters(key) == {"east": 2}
     waits["east"] = 0.0
+    world.change("west", reachable=False)
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2}, "with nowhere to go it waits for its worker"
+    world.change("west", reachable=True)
     world.report(key, copies=[{"cluster": "east", "state": "Waiting", "message": message}])
     await world.settle(key)
     assert world.clusters(key) == {"west": 2}
