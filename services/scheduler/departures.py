@@ -74,7 +74,7 @@ def outlook(workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts
             _conflict(workload, cluster)
             or _removed(workload, policy, fleet, timeouts, now, cluster, found)
             or _lost(workload, policy, fleet, timeouts, now, cluster, found)
-            or _worker_lost(workload, policy, fleet, timeouts, cluster)
+            or _worker_lost(workload, policy, fleet, timeouts, now, cluster, found)
             or _drained(workload, policy, fleet, now, cluster, found)
             or _unschedulable(workload, policy, fleet, timeouts, now, cluster, found)
         )
@@ -123,7 +123,7 @@ def _lost(
 
 
 def _worker_lost(
-    workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts, cluster: str
+    workload: Workload, policy: Policy, fleet: Fleet, timeouts: Timeouts, now: datetime, cluster: str, found: Outlook
 ) -> Departure | None:
     """Its copy is fenced and the member answers: only the worker is out of contact, so it can run elsewhere."""
     copy, member = workload.copies.get(cluster) or {}, fleet.members.get(cluster)
@@ -133,7 +133,9 @@ def _worker_lost(
         return None
     limit = policy.worker_lost_timeout or timeouts.worker_lost
     # Twice the time-out: a member that has just come back has a worker that does so in a moment.
-    if fleet.fence_wait(cluster, 2 * limit) != 0 or fleet.most_are_lost():
+    wait = fleet.fence_wait(cluster, 2 * limit)
+    if wait is None or wait > 0 or fleet.most_are_lost():
+        found.at(now + (timedelta(seconds=wait) if wait else UNFENCED_RECHECK))
         return None
     return Departure(cluster, WORKER_LOST, f"its worker has been out of contact for more than {2 * limit:g} s")
 
