@@ -24,6 +24,9 @@ class ServerTls:
         if authorities.files():
             # Optional: who comes without one may still hold a token.
             self.context.verify_mode = ssl.CERT_OPTIONAL
+            # A session that goes on where another ended brings no chain to be judged by; client-go never asks for one.
+            self.context.num_tickets = 0
+            self.context.options |= ssl.OP_NO_TICKET
             for path in authorities.files():
                 self.context.load_verify_locations(path)
 
