@@ -135,7 +135,7 @@ class Aggregator(Service[AggregatorConfig]):
         # Then everything about members is answered 503: an empty list would look complete.
         with suppress(TimeoutError):
             await asyncio.wait_for(fleet.synced.wait(), FLEET_PATIENCE)
-        await self.front.start()
+        await self.front.start(shared=self.shared)
         self._missing = lambda: None
 
     def _connect(self, endpoints: Sequence[str]) -> Etcd:

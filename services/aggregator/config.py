@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.common.config import ServiceConfig
+from services.common.config import ServiceConfig, split_address
 from services.common.etcd_endpoint import EtcdLogin, EtcdTls
 
 
@@ -39,6 +39,9 @@ class AggregatorConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, 
     grpc_address: str = "127.0.0.1:7403"
     front_address: str = "127.0.0.1:6443"
     """Where kubectl connects (HTTPS)."""
+    processes: int = 1
+    """Replicas of this machine that share `frontAddress` and `grpcAddress`, one for each core that is to serve. The
+    n-th one's operations are on the port of `httpAddress` plus n (from 0)."""
     front_tls: FrontTls = msgspec.field(default_factory=FrontTls)
     client_ca: str = ""
     """CA of client certificates: the host's, so that one certificate works on both."""
@@ -60,6 +63,11 @@ class AggregatorConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.overrides()
+        if self.processes < 1:
+            raise ValueError(f"processes: {self.processes}; allowed: 1 and more")
+        for key, address in (("frontAddress", self.front_address), ("grpcAddress", self.grpc_address)):
+            if self.processes > 1 and split_address(address)[1] == 0:
+                raise ValueError(f"{key}: {address}: several processes need a port that is not 0")
 
     def overrides(self) -> dict[str, list[str]]:
         """Key of a resource (`pods`, `jobs.batch`) -> endpoints of its etcd. ValueError for what is none."""

@@ -44,7 +44,6 @@ SERVER_OPTIONS = [
     *OPTIONS,
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.so_reuseport", 0),
 ]
 
 
@@ -71,7 +70,8 @@ def channel(address: str, tls: TLS | None = None) -> grpc.aio.Channel:
 class GrpcServer:
     """One server: `add` servicers, `start`, `set_serving`, `stop`. Health is NOT_SERVING until told."""
 
-    def __init__(self, address: str, tls: TLS | None = None) -> None:
+    def __init__(self, address: str, tls: TLS | None = None, *, shared: bool = False) -> None:
+        """`shared`: other processes of this machine may listen on the same port, and get their share of calls."""
         self.address = address
         self.port = 0
         """Bound port, after `start`."""
@@ -79,7 +79,8 @@ class GrpcServer:
         self._health = HealthServicer()
         self._names: list[str] = []
         self.server = grpc.aio.server(
-            options=SERVER_OPTIONS, interceptors=[*rpc_trace.server_interceptors(), *([Guard()] if tls else [])],
+            options=[*SERVER_OPTIONS, ("grpc.so_reuseport", int(shared))],
+            interceptors=[*rpc_trace.server_interceptors(), *([Guard()] if tls else [])],
             maximum_concurrent_rpcs=10_000,
         )  # fmt: skip
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

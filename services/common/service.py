@@ -40,13 +40,15 @@ class Service(Generic[C]):
     """One service of Reclock. `checks` name what /readyz needs: None when there, else what is missing."""
 
     name = "service"
+    shared = False
+    """Do other processes of this machine serve on the same ports?"""
 
     def __init__(self, config: C) -> None:
         self.config = config
         self.failure: str | None = None
         self.tasks = Tasks(self.name, on_failure=self._task_failed)
         self.checks: dict[str, Check] = {}
-        self.grpc = GrpcServer(config.grpc_address, config.tls)
+        self.grpc = GrpcServer(config.grpc_address, config.tls, shared=self.shared)
         self.ops = OpsServer(config.http_address, self.checks)
         self._stop = asyncio.Event()
         self._ready = False

@@ -122,8 +122,9 @@ class Front:
             pages=pages,
         )
 
-    async def start(self) -> int:
-        """Listen; returns the port. Raises OSError (address, files) and ssl.SSLError."""
+    async def start(self, *, shared: bool = False) -> int:
+        """Listen; returns the port. `shared`: so do other processes of this machine, each takes its share of
+        connections. Raises OSError (address, files) and ssl.SSLError."""
         config = self._config
         authorities = Authorities(config.client_ca, config.request_header_ca, tuple(config.request_header_names))
         self._server = FrontServer(self._handle, authorities)
@@ -133,7 +134,7 @@ class Front:
             tls = ServerTls(config.front_tls.cert, config.front_tls.key, authorities)
             self._tasks.spawn(_renew(tls, self._server), "certificates")
         self._listener = await asyncio.get_running_loop().create_server(
-            self._server, host, port, backlog=BACKLOG,
+            self._server, host, port, backlog=BACKLOG, reuse_port=shared or None,
             ssl=tls.context if tls else None, ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
         )  # fmt: skip
         bound: int = self._listener.sockets[0].getsockname()[1]
