@@ -110,7 +110,8 @@ class Supervisor:
                 process.send_signal(signal.SIGTERM)  # told while it was being started
             code = await process.wait()
             if self._stopping.is_set() or code == WRONG_CONFIGURATION:
-                self._code = max(self._code, code if code >= 0 else 128 - code)
+                if code != -signal.SIGTERM:  # else it was told before it could listen
+                    self._code = max(self._code, code if code >= 0 else 128 - code)
                 if not self._stopping.is_set():
                     self._stopping.set()
                     self._tell(signal.SIGTERM)

@@ -127,7 +127,7 @@ async def clusters(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fl
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet]:
-    """The host, the members east and west, and Reclock at work on them."""
+    """The host, the members east and west, and Reclock at work on them, with two aggregators."""
     directory = tmp_path_factory.mktemp("reclock") / "fleet"
-    async with Fleet.start(directory, members=["east", "west"], services=True) as started:
+    async with Fleet.start(directory, members=["east", "west"], services=True, aggregators=2) as started:
         yield started

@@ -97,6 +97,7 @@ class ResourceClock(Following):
             await self._reach(term)
             await self._lead(term)
         finally:
+            metrics.LEADS.labels(self.label).set(0)
             if self.term:
                 self.term = 0
                 # What a transaction in flight may have done comes by the watch.
@@ -136,6 +137,7 @@ class ResourceClock(Following):
         self._sequencer, self.term, self.trouble = sequencer, term, ""
         self._part()
         metrics.TERMS.labels(self.label).inc()
+        metrics.LEADS.labels(self.label).set(1)
         self._led_since = asyncio.get_running_loop().time()
         self._members.start()
         work = asyncio.create_task(sequencer.run(), name=f"clock/{self.label}/sequencer")
