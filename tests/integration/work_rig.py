@@ -15,7 +15,7 @@ from _fastpath.fair_queue import FairQueue
 from reclock.reconciler.v1 import peer_pb2_grpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
-from services.common.config import convert
+from services.common.config import TLS, convert
 from services.common.fleet import FleetListener, Member
 from services.common.grpc import GrpcServer, channel
 from services.reconciler.config import ReconcilerConfig
@@ -66,10 +66,12 @@ class Fleet:
 class Rig:
     """Fake clusters, the service, a channel to it."""
 
-    def __init__(self, clusters: FakeFleet, fleet: Fleet, work: WorkService, server: GrpcServer) -> None:
+    def __init__(
+        self, clusters: FakeFleet, fleet: Fleet, work: WorkService, server: GrpcServer, tls: TLS | None = None
+    ) -> None:
         self.clusters, self.fleet, self.work, self.server = clusters, fleet, work, server
         self.failures: list[str] = []
-        self.channel = channel(server.bound)
+        self.channel = channel(server.bound, tls)
         self.stub = rpc.ReconcilerServiceStub(self.channel)
         self.queues = rpc.QueueServiceStub(self.channel)
 
@@ -104,7 +106,7 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    *names: str, lease: int = 1, clusters: FakeFleet | None = None, replica: str = "r1", **config: Any
+    *names: str, lease: int = 1, clusters: FakeFleet | None = None, replica: str = "r1", tls: TLS | None = None, **config: Any
 ) -> AsyncIterator[Rig]:
     """A rig with these members; earlier leases are not waited for. With `clusters` it is over those, one of several."""
     shared = clusters is not None
@@ -117,7 +119,7 @@ async def rig(
     settings = convert(ReconcilerConfig, {"leaseSeconds": lease, **config})
     work = WorkService(settings, replica, lambda name, error: failures.append(f"{name}: {error!r}"))
     work._started -= 3600
-    server = GrpcServer("127.0.0.1:0")
+    server = GrpcServer("127.0.0.1:0", tls)
     package = "reclock.reconciler.v1."
     server.add(rpc.add_ReconcilerServiceServicer_to_server, WorkServicer(work.parts), f"{package}ReconcilerService")
     queues = QueueServicer(work.parts, FairQueue(), replica)
@@ -127,7 +129,7 @@ async def rig(
     fleet = Fleet()
     host = await clusters.client(HOST)
     work.begin(host, fleet, lambda: server.bound)  # type: ignore[arg-type]
-    made = Rig(clusters, fleet, work, server)
+    made = Rig(clusters, fleet, work, server, tls)
     made.failures = failures
     for name in names:
         await made.join(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -170,6 +171,28 @@ def test_certificates_name_users_and_groups() -> None:
     assert (user.name, user.groups) == ("ada", ("dev", "ops", "system:authenticated"))
     with pytest.raises(StatusError):
         by_certificate(certificate("", "dev"))
+
+
+async def test_over_tls_the_client_certificate_says_who_a_worker_is(tmp_path: Path) -> None:
+    from services.common.config import TLS
+    from tests.unit.kube_fake import make_ca, make_pair, pem
+
+    key, ca = make_ca()
+    (tmp_path / "ca").write_bytes(pem(ca))
+    cert, private = make_pair(key, "ca", "ada")
+    (tmp_path / "crt").write_bytes(cert)
+    (tmp_path / "key").write_bytes(private)
+    tls = TLS(cert=str(tmp_path / "crt"), key=str(tmp_path / "key"), ca=str(tmp_path / "ca"))
+    async with rig("east", tls=tls) as it:
+        host = it.clusters.clusters[""]
+        host.allow = lambda spec: spec["user"] == "ada"
+        worker = it.worker(for_configmaps())
+        await worker.next("registered")
+        assert {review["user"] for review in host.reviews} == {"ada"}
+        host.tokens["t"] = {"username": "bob"}
+        error = await it.worker(for_configmaps("d"), token="t").refused()
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "'bob'" in (error.details() or "")
+        await worker.close()
 
 
 async def test_the_newest_registration_counts_and_unchanged_sources_go_on() -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
+from services.reconciler.work.checks import check_done, check_key
 from services.reconciler.work.identity import User
-from services.reconciler.work.mapping import Target, is_name
-from services.reconciler.work.spec import PRIORITY, ControllerSpec, WorkerSpec, seconds
+from services.reconciler.work.mapping import Target
+from services.reconciler.work.spec import ControllerSpec, WorkerSpec
 
 log = logging.getLogger(__name__)
 
-REQUEUE_MAX = 365 * 86400.0
 MESSAGE_MAX = 1024 * 1024
 """Bytes of one message of a worker."""
 WAITING_MAX = 4096
@@ -321,31 +321,3 @@ class Session:
         self._ended[token] = desk
         while len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
-
-
-def check_done(done: pb.Done) -> tuple[str, str] | None:
-    """(field, what is wrong) of a Done; None when nothing is."""
-    if done.HasField("requeue_after"):
-        after = seconds(done.requeue_after)
-        if not 0 <= after <= REQUEUE_MAX:
-            return "requeue_after", f"{after:g} s: allowed is 0 to {REQUEUE_MAX:g} s"
-        if done.error:
-            return "requeue_after", "not together with an error: its back-off says when"
-    if done.terminal and not done.error:
-        return "terminal", "only together with an error"
-    if done.HasField("priority") and abs(done.priority) > PRIORITY:
-        return "priority", f"{done.priority}: allowed is -{PRIORITY} to {PRIORITY}"
-    return None
-
-
-def check_key(key: pb.MappedKey) -> tuple[str, str] | None:
-    """(field, what is wrong) of a key; None when nothing is."""
-    if not is_name(key.name):
-        return "name", f"{key.name!r} is no name of an object"
-    if key.namespace and not is_name(key.namespace):
-        return "namespace", f"{key.namespace!r} is no name of a namespace"
-    if "/" in key.source:
-        return "source", f"{key.source!r} is no name of a source"
-    if key.HasField("priority") and abs(key.priority) > PRIORITY:
-        return "priority", f"{key.priority}: allowed is -{PRIORITY} to {PRIORITY}"
-    return None
