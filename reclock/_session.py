@@ -42,6 +42,7 @@ class Session:
         self.registered = asyncio.Event()
         """Set while the service has taken us."""
         self._ever = False
+        self._told = ""
         self._stub = reconciler_pb2_grpc.ReconcilerServiceStub(channel)
         self._fleet, self._settings, self._worker = fleet, settings, worker
         self._leases = Leases()
@@ -75,11 +76,17 @@ class Session:
                     return
                 if is_final(error) and not self._ever:
                     raise refused(error, self.controller.name) from error
-                log.warning("%s: %s; connecting anew", self.controller.name, describe(error))
+                self._warn(describe(error))
             if self.registered.is_set():
                 backoff.reset()
             self.registered.clear()
             await self._pause(backoff)
+
+    def _warn(self, why: str) -> None:
+        """Once for each reason: a service that is away for long is not worth a line a second."""
+        if why != self._told:
+            log.warning("%s: %s; connecting anew", self.controller.name, why)
+        self._told = why
 
     async def _pause(self, backoff: Backoff) -> None:
         """Wait for the next attempt, or until we are to stop."""
@@ -128,7 +135,7 @@ class Session:
         for warning in answer.warnings:
             log.warning("%s: %s", self.controller.name, warning)
         log.info("%s: working as %s, through %s", self.controller.name, answer.worker, answer.replica or "the service")
-        self._ever = True
+        self._ever, self._told = True, ""
         self.registered.set()
         assert self._out is not None
         self._tasks.spawn(self._heartbeats(self._out, beat), "heartbeats")

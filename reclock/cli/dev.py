@@ -7,7 +7,9 @@ no part of what is installed), then the controllers of the files; a file that is
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import os
 import sys
 import tempfile
 import time
@@ -19,6 +21,7 @@ import reclock
 from reclock._settings import default_kubeconfig
 from reclock.cli.api import DEMO, CliError
 from reclock.cli.children import Child, until_signal
+from reclock.cli.program import SUFFIX
 
 CHECKOUT = Path(reclock.__file__).resolve().parents[1]
 LOOK = 0.3
@@ -102,12 +105,12 @@ class Dev:
 
     async def _controllers(self) -> int:
         """Run the controllers, anew whenever a file beside them is saved."""
-        while True:
+        for run in itertools.count(1):
             seen = _stamps(self._files)
             names = ", ".join(path.name for path in self._files)
             child = await Child.start(
                 [sys.executable, "-m", "reclock.cli.program", *map(str, self._files)],
-                environment={**self._environment, "PYTHONUNBUFFERED": "1"}, lines=lambda line: print(line, flush=True),
+                environment={**self._environment, SUFFIX: f"dev{os.getpid()}-{run}", "PYTHONUNBUFFERED": "1"}, lines=lambda line: print(line, flush=True),
             )  # fmt: skip
             self._say(f"{names}: started")
             try:
@@ -115,6 +118,7 @@ class Dev:
             finally:
                 await asyncio.shield(asyncio.ensure_future(child.stop()))
             self._say(f"{changed} was saved: starting anew")
+        raise AssertionError("unreachable")
 
     async def _until_changed(self, child: Child, seen: Mapping[Path, float]) -> str:
         told = False

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 from reclock._controller import Controller
 from reclock._errors import ReclockError
 from reclock._worker import run
+
+SUFFIX = "RECLOCK_CONTROLLER_SUFFIX"
+"""Put behind controllers' names: the service knows a name for minutes after its last worker, and would not ask new code
+about objects that the old has done with."""
 
 
 def load(path: Path) -> ModuleType:
@@ -38,6 +44,8 @@ def main(paths: list[str]) -> int:
     if not found:
         print(f"{', '.join(paths)}: no controller there; make one with @reclock.controller", file=sys.stderr)
         return 1
+    if suffix := os.environ.get(SUFFIX):
+        found = [replace(one, name=f"{one.name[: 62 - len(suffix)]}.{suffix}") for one in found]
     try:
         run(*found)
     except ReclockError as error:

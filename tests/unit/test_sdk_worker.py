@@ -207,6 +207,7 @@ async def test_what_ended_while_there_was_no_stream_is_told_after_it() -> None:
             await worker.start()
             token = await service.hand_out("east", "n", "a")
             await asyncio.sleep(0.05)
+        await until(lambda: worker._sessions[0]._out is None)  # what is sent into a dying stream is lost
         release.set()
         await until(lambda: worker._sessions[0]._leases.get(token).done)  # type: ignore[union-attr]
         async with service:

@@ -23,23 +23,27 @@ export function call<T>(
   const headers: Record<string, string> = { accept: "application/json" };
   const token = process.env.RECLOCK_TOKEN_FILE;
   if (token) headers.authorization = `Bearer ${readFileSync(token, "utf8").trim()}`;
-  if (body !== undefined) headers["content-type"] = type;
+  const text = body === undefined ? undefined : JSON.stringify(body);
+  if (text !== undefined) {
+    headers["content-type"] = type;
+    headers["content-length"] = String(Buffer.byteLength(text)); // Node adds none to a DELETE
+  }
   return new Promise((resolve, reject) => {
     const sent = request(url, { method, headers, agent, timeout: 30_000 }, (answer) => {
       const chunks: Buffer[] = [];
       answer.on("data", (chunk: Buffer) => chunks.push(chunk));
       answer.on("error", reject);
       answer.on("end", () => {
-        const text = Buffer.concat(chunks).toString();
+        const got = Buffer.concat(chunks).toString();
         const code = answer.statusCode ?? 0;
         if (code === 404) resolve(undefined);
-        else if (code >= 400) reject(new Error(`${method} ${path}: ${code} ${text.slice(0, 300)}`));
-        else resolve(JSON.parse(text) as T);
+        else if (code >= 400) reject(new Error(`${method} ${path}: ${code} ${got.slice(0, 300)}`));
+        else resolve(JSON.parse(got) as T);
       });
     });
     sent.on("timeout", () => sent.destroy(new Error(`${method} ${path}: no answer in time`)));
     sent.on("error", reject);
-    sent.end(body === undefined ? undefined : JSON.stringify(body));
+    sent.end(text);
   });
 }
 

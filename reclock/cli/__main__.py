@@ -1,0 +1,5 @@
+"""`python -m reclock.cli`: the command `reclock`."""
+
+from reclock.cli import main
+
+main()
