@@ -12,9 +12,10 @@ DETACH ?=
 PYTEST_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
+OUT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo demo-stop test test-fast kube lint bench torture clean
+.PHONY: help venv stubs api demo demo-stop test test-fast kube lint bench torture clean
 
 help:
 	@echo "make demo        a fleet of clusters (real after `make kube`, else simulated), and kubectl against all of it (MEMBERS=2 AGGREGATORS=1 ENGINE=kube|sim DETACH=1)"
@@ -23,6 +24,7 @@ help:
 	@echo "make test-fast   tests that need no server"
 	@echo "make kube        build kube-apiserver, etcd, KWOK, … into the cache"
 	@echo "make lint        ruff, mypy, import rules, contracts"
+	@echo "make stubs       gRPC stubs for your language (LANG=go|java|python|ts OUT=DIR)"
 	@echo "make bench       the figures of README.md, as ratios in one run"
 	@echo "make torture     everything is killed, cut off and slowed down under load, then every client's history is checked (MINUTES=5 SEED=n)"
 	@echo "make clean       remove what was built in this checkout"
@@ -47,7 +49,7 @@ demo-stop: venv
 
 test: venv
 	@if command -v go >/dev/null; then $(PYTHON) -m deploy.local.build; else echo "no Go: tests that need Kubernetes are skipped"; fi
-	@$(BIN)/python -m pytest tests/unit tests/integration tests/kube -q $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/integration tests/kube tests/languages -q $(PYTEST_ARGS)
 
 test-fast: venv
 	@$(BIN)/python -m pytest tests/unit -q
@@ -58,6 +60,13 @@ lint: venv
 	@$(BIN)/lint-imports
 	@$(BIN)/buf lint proto
 	@$(BIN)/buf breaking proto --against proto/baseline.binpb
+
+# LANG of the environment is the locale: only one that was given to make counts.
+stubs: venv
+	@$(BIN)/python -m deploy.stubs --lang "$(if $(filter command,$(firstword $(origin LANG))),$(LANG))" $(if $(OUT),--out "$(OUT)")
+
+api: venv
+	@$(BIN)/python -m deploy.apidoc
 
 bench: venv
 	@$(PYTHON) -m deploy.local.build
