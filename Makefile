@@ -13,6 +13,7 @@ PYTEST_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
 OUT ?=
+MODULE ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help venv stubs api demo demo-stop test test-fast kube lint bench torture clean
@@ -63,7 +64,7 @@ lint: venv
 
 # LANG of the environment is the locale: only one that was given to make counts.
 stubs: venv
-	@$(BIN)/python -m deploy.stubs --lang "$(if $(filter command,$(firstword $(origin LANG))),$(LANG))" $(if $(OUT),--out "$(OUT)")
+	@$(BIN)/python -m deploy.stubs --lang "$(if $(filter command,$(firstword $(origin LANG))),$(LANG))" $(if $(OUT),--out "$(OUT)") $(if $(MODULE),--module "$(MODULE)")
 
 api: venv
 	@$(BIN)/python -m deploy.apidoc

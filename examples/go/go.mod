@@ -1,4 +1,4 @@
-// Controllers and a provider in Go. The stubs are generated into stubs/: `make stubs LANG=go OUT=examples/go/stubs`.
+// Controllers and a provider in Go. The stubs are generated into stubs/: `make stubs LANG=go OUT=examples/go/stubs MODULE=reclock.dev/examples/stubs`.
 module reclock.dev/examples
 
 go 1.24.0
