@@ -82,10 +82,13 @@ class Cluster:
         return found
 
     async def find(self, resource: str | Resource, name: str, namespace: str = "") -> Object | None:
-        """The object, or None."""
+        """The object, or None. NotFound when there is no such cluster or type: that says nothing about the object."""
+        where = Resource.of(resource)
         try:
-            return await self.get(resource, name, namespace)
-        except NotFound:
+            return await self.get(where, name, namespace)
+        except NotFound as error:
+            if not _is_about(error, where, name):
+                raise
             return None
 
     async def list(
@@ -193,10 +196,11 @@ class Cluster:
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         if uid:
             options["preconditions"] = {"uid": uid}
+        where = Resource.of(resource)
         try:
-            await self.call("DELETE", Resource.of(resource).path(namespace, name), body=options)
-        except NotFound:
-            if not missing_ok:
+            await self.call("DELETE", where.path(namespace, name), body=options)
+        except NotFound as error:
+            if not missing_ok or not _is_about(error, where, name):
                 raise
 
     def typed(self) -> ApiClient:
@@ -210,3 +214,9 @@ def _place(obj: Object, resource: str | Resource | None) -> tuple[Resource, str,
     metadata = obj.get("metadata") or {}
     where = Resource.of(resource) if resource is not None else resource_of(obj)
     return where, str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+def _is_about(error: NotFound, resource: Resource, name: str) -> bool:
+    """Whether it is this object that is not there, and not its cluster or its type."""
+    said = error.details
+    return (said.get("kind"), said.get("group") or "", said.get("name")) == (resource.plural, resource.group, name)

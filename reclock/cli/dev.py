@@ -152,7 +152,8 @@ def _access(directory: Path) -> dict[str, str]:
         address = str(described["services"]["reconciler"]["grpcAddress"])
     except (OSError, ValueError, KeyError) as error:
         raise CliError(f"{directory}: no fleet with services runs there ({error})") from error
-    return {"RECLOCK_KUBECONFIG": str((directory / "kubeconfig").absolute()), "RECLOCK_RECONCILER": address}
+    path = str((directory / "kubeconfig").absolute())
+    return {"RECLOCK_FRONT": "", "RECLOCK_TLS_CA": "", "RECLOCK_KUBECONFIG": path, "RECLOCK_RECONCILER": address}
 
 
 async def dev(files: Sequence[Path], word: str, settings: Sequence[str], members: str, verbose: bool) -> int:

@@ -48,7 +48,7 @@ class Handler:
         name, parts = (parts[1], parts[2:]) if parts[0] == "clusters" and len(parts) > 1 else ("", parts)
         cluster = self._fleet.find(name)
         if cluster is None:
-            raise NotFound(f'clusters.reclock.dev "{name}" not found', reason="NotFound", details={"kind": "clusters", "name": name})
+            raise NotFound(f'clusters.reclock.dev "{name}" not found', reason="NotFound", details={"group": "reclock.dev", "kind": "clusters", "name": name})
         if cluster.broken:
             raise ApiError("the cluster does not answer", code=cluster.broken, reason="ServiceUnavailable")
         if parts == ["version"]:
@@ -114,7 +114,7 @@ def _place(obj: Object, path: _Path) -> None:
 def _existing(store: Store, path: _Path) -> Object:
     found = store.get(path.resource, path.namespace, path.name)
     if found is None:
-        details = {"kind": path.resource.plural, "name": path.name}
+        details = {"group": path.resource.group, "kind": path.resource.plural, "name": path.name}
         raise NotFound(f'{path.resource.plural} "{path.name}" not found', reason="NotFound", details=details)
     return found
 

@@ -124,11 +124,11 @@ class Running:
             assert time.monotonic() < deadline, f"{self.log.stem} printed:\n{self.lines()}\n{errors}"
             time.sleep(0.1)
 
-    def stop(self) -> int:
+    def stop(self, limit: float = 60) -> int:
         """SIGTERM; its exit code."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
+            return self.process.wait(limit)
         finally:
             self.process.kill()
 

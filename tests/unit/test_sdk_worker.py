@@ -64,11 +64,11 @@ async def test_a_request_says_what_it_is_about_and_reads_it() -> None:
         world.fleet["east"].put(CONFIGMAP)
         await world.reconcile("east", "n", "a", attempt=2, priority=-100, fence=9)
         await world.reconcile("east", "n", "gone")
-        await world.reconcile("left", "n", "a")
+        left = await world.reconcile("left", "n", "a")
     assert seen[0][:4] == ("east/n/a", 2, -100, 9)
     assert seen[0][4]["data"] == {"k": "v"}
     assert seen[1][4] is None
-    assert seen[2][4] is None, "of a cluster that has left"
+    assert 'clusters.reclock.dev "left" not found' in left.error, "a cluster that has left says nothing of its objects"
 
 
 async def test_plain_handlers_run_in_threads() -> None:
