@@ -23,9 +23,10 @@ from deploy.local.binaries import Binaries, BinariesMissing
 from deploy.local.control import Control, ask
 from deploy.local.engines import KUBE, SIM, default_engine
 from deploy.local.errors import FleetFailed
-from deploy.local.fleet import Fleet
+from deploy.local.fleet import Fleet, quiet
 from deploy.local.foreground import printer, run
 from deploy.local.layout import Layout
+from deploy.local.plane import Say
 from deploy.local.sample import deploy_sample
 from deploy.local.settings import Settings
 
@@ -55,7 +56,7 @@ _PYTHON = os.path.relpath(sys.executable, _CHECKOUT)
 say = printer("demo")
 
 
-def choose_engine(settings: Settings) -> Settings:
+def choose_engine(settings: Settings, say: Say) -> Settings:
     """The settings with an engine in them; says which it is, and how to get the other. Raises FleetFailed."""
     if settings.engine == KUBE:
         ensure_binaries()
@@ -204,7 +205,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.stop:
             return stop(directory)
-        settings = choose_engine(Settings.read(os.environ))
+        # In a session of its own, what there is to say has been said.
+        settings = choose_engine(Settings.read(os.environ), say if arguments.ready_fd is None else quiet)
         if arguments.ready_fd is None and settings.detach:
             return detached(directory)
         return foreground(directory, settings, arguments.ready_fd)

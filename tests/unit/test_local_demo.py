@@ -57,7 +57,7 @@ def test_the_demo_takes_the_engine_that_is_there_and_says_so(
     asked: str, there: bool, engine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "default_engine", lambda: "kube" if there else "sim")
-    assert demo.choose_engine(Settings.read({"ENGINE": asked})).engine == engine
+    assert demo.choose_engine(Settings.read({"ENGINE": asked}), print).engine == engine
     assert f"engine: {engine} (" in capsys.readouterr().out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -17,12 +18,14 @@ from deploy.local.sim import admin, misbehave
 from deploy.local.sim.cluster import Cluster
 from deploy.local.sim.core import User
 from deploy.local.sim.driver import Driver
-from deploy.local.sim.errors import Refused, forbidden, no_such_resource, unauthorized
+from deploy.local.sim.errors import Refused, forbidden, internal, no_such_resource, unauthorized
 from deploy.local.sim.rbac import MASTERS
 from deploy.local.sim.represent import error_bytes
 from deploy.local.sim.requests import ADMIN, Request, Response, StreamResponse, WatchResponse
 from deploy.local.sim.streams import Streams
 from deploy.local.sim.world import World
+
+log = logging.getLogger(__name__)
 
 PREFIX = "/members/"
 #: Beyond this many events that a watcher has not taken, its watch ends, as a real server's does.
@@ -100,7 +103,12 @@ class Server:
             played = await misbehave.before(rule, http)
             if played is not None:
                 return played
-        answer = cluster.handle(request)
+        try:
+            answer = cluster.handle(request)
+        except Exception as error:
+            log.exception("%s %s", request.method, request.path)
+            failed = internal(f"the simulated API server failed: {type(error).__name__}: {error}")
+            return _plain(Response(failed.code, error_bytes(failed)), http)
         if isinstance(answer, WatchResponse):
             return await self._watch(http, answer, rule)
         if isinstance(answer, StreamResponse):
