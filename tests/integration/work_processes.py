@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import re
@@ -182,6 +183,7 @@ class Client:
         self.problems: list[str] = []
         self.handled = 0
         self.late = 0
+        self._writing = asyncio.Lock()
         self._answers: set[asyncio.Task[None]] = set()
         self.connects = 0
         self._task = asyncio.create_task(self._run())
@@ -224,10 +226,7 @@ class Client:
             await asyncio.sleep(self._half / 2 if number else 0)
             number += 1
             self._beats[number] = time.monotonic()
-            try:
-                await call.write(pb.WorkRequest(heartbeat=pb.Heartbeat(sequence=number)))
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                return
+            await self._say(call, pb.WorkRequest(heartbeat=pb.Heartbeat(sequence=number)))
 
     def _take(self, message: pb.WorkResponse) -> None:
         kind = message.WhichOneof("message")
@@ -276,10 +275,13 @@ class Client:
 
     async def _answer(self, done: pb.Done) -> None:
         if self._call is not None:
-            try:
-                await self._call.write(pb.WorkRequest(done=done))
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                pass  # the result is lost with the stream: the key comes again
+            await asyncio.shield(self._say(self._call, pb.WorkRequest(done=done)))
+
+    async def _say(self, call: Any, message: pb.WorkRequest) -> None:
+        """Write; one at a time, as gRPC wants it. What the stream does not take is lost with it: its key comes again."""
+        async with self._writing:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(message)
 
     def _lose(self, token: str) -> None:
         held = self._held.pop(token, None)

@@ -62,7 +62,8 @@ async def test_each_clusters_root_certificate_is_a_request_of_its_own(
 
     # What no cluster has, and what no API server selects by, is refused with the field.
     things = pb.Source(group="none.example.com", version="v1", resource="things", for_object=pb.ForObject())
-    error = await Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("crt", sources=[things])).refused()
+    everywhere = for_configmaps("crt", sources=[things], scope=pb.SCOPE_ALL)
+    error = await Worker(rpc.ReconcilerServiceStub(chan), everywhere).refused()
     assert "east, the host, west" in violations(error)["sources[0].resource"]
     unselectable = pb.Source(version="v1", resource="configmaps", field_selector="data.x=1", for_object=pb.ForObject())
     error = await Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("crt", sources=[unselectable])).refused()

@@ -30,6 +30,7 @@ class RelayPort:
 
     def __init__(self) -> None:
         self.out: asyncio.Queue[peer.RelayResponse | None] = asyncio.Queue()
+        self.failed = False
 
     def hungry(self, seat: Seat) -> None:
         """See Port."""
@@ -85,7 +86,7 @@ class PeerServicer(rpc.PeerServiceServicer):
         try:
             while (message := await port.out.get()) is not None:
                 yield message
-            orderly = not context.cancelled()
+            orderly = not context.cancelled() and not port.failed
         finally:
             reader.cancel()
             hub.leave(controller, seat, orderly=orderly)
@@ -104,11 +105,16 @@ class PeerServicer(rpc.PeerServiceServicer):
 
 
 async def _read(controller: Controller, seat: Seat, port: RelayPort, requests: AsyncIterator[peer.RelayRequest]) -> None:
-    async for message in requests:
-        kind = message.WhichOneof("message")
-        if kind == "grant":
-            controller.handout.grant(seat, message.grant.credits, message.grant.busy)
-        elif kind == "work":
-            take(controller, seat, message.work)
-    await asyncio.sleep(BROKEN_SHOWS_WITHIN)
+    try:
+        async for message in requests:
+            kind = message.WhichOneof("message")
+            if kind == "grant":
+                controller.handout.grant(seat, message.grant.credits, message.grant.busy)
+            elif kind == "work":
+                take(controller, seat, message.work)
+        await asyncio.sleep(BROKEN_SHOWS_WITHIN)
+    except Exception:
+        # The other replica connects anew, with what is known there.
+        log.exception("controller %s: reading from replica %s failed", controller.name, seat.replica)
+        port.failed = True
     port.out.put_nowait(None)

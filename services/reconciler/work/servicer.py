@@ -74,7 +74,7 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
             yield registered
             while (message := await session.next()) is not None:
                 yield message
-            orderly = not context.cancelled() and not session.replaced
+            orderly = not context.cancelled() and not session.replaced and not session.failed
         finally:
             reader.cancel()
             self._parts.sessions.discard(session)
@@ -82,14 +82,21 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
             for desk in list(session.desks):
                 desk.close(orderly=orderly)
             log.info("controller %s: worker %s is gone%s", session.spec.name, session.worker.name, "" if orderly else ", its stream broke")
+        if session.failed:
+            await abort(context, grpc.StatusCode.INTERNAL, "the stream could not be read on", {"reason": "Failed"})
         if session.replaced:
             await abort(context, grpc.StatusCode.ABORTED, f"worker {session.worker.name!r} has connected anew", {"reason": "Replaced"})
 
     async def _read(self, session: Session, requests: AsyncIterator[pb.WorkRequest]) -> None:
-        async for message in requests:
-            session.say(message)
-            await session.room()
-        await asyncio.sleep(BROKEN_SHOWS_WITHIN)
+        try:
+            async for message in requests:
+                session.say(message)
+                await session.room()
+            await asyncio.sleep(BROKEN_SHOWS_WITHIN)
+        except Exception:
+            # The worker must see the end of it: it would wait for answers for ever.
+            log.exception("controller %s: reading from worker %s failed", session.spec.name, session.worker.name)
+            session.failed = True
         session.finish()
 
     async def _open(

@@ -73,6 +73,7 @@ class Session:
         """Sequence of the worker's last heartbeat."""
         self.draining = False
         self.replaced = False
+        self.failed = False
         self._granted: dict[Desk, int] = {}
         self._hungry: dict[Desk, None] = {}
         self._ended: dict[str, Desk] = {}
