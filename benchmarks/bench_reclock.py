@@ -62,8 +62,9 @@ async def _run(server: EtcdServer, seconds: float) -> None:
     store = Store(etcd, "/reclock/v1/", "bench")
     await store.open()
     leases = LeaseKeeper(store, 600)
-    term = await campaign(store, "", "pods", leases, "bench")
-    state = await history.load(store, "", "pods", term, 2_000_000)
+    term = await campaign(store, "", "pods", leases, "bench", vacancy=_nobody, known=lambda: 0)
+    state = await history.load(store, "", "pods", 2_000_000)
+    state.pass_revision(term)  # nothing was committed before
     sequencer = Sequencer(store, "", "pods", state=state, term=term, committed=lambda change, shown: None)
     feeds = []
     for number in range(CLUSTERS):
@@ -83,6 +84,10 @@ async def _run(server: EtcdServer, seconds: float) -> None:
     await etcd.close()
     line("reclocking, real etcd", rate, "events/s", 15_000, at_least=True)
     note("transactions", commits, "1/s")
+
+
+async def _nobody(seconds: float) -> bool:
+    raise AssertionError("nobody else leads in an etcd of its own")
 
 
 async def _feed(sequencer: Sequencer, cluster: str, life: str) -> None:
