@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reclock.cli import program
 from reclock.testing import World
 from reclock.testing._http import Handler
 
@@ -88,3 +89,20 @@ async def test_an_identity_for_each_cluster(monkeypatch: pytest.MonkeyPatch, cap
         assert (await world.reconcile("", "", "east")).ok
         assert world.fleet.host.list("v1/serviceaccounts") == []
     assert "has left" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/sdk.md"])
+async def test_what_the_documents_show_runs(document: str, tmp_path: Path, capsys: Any) -> None:
+    text = (EXAMPLES.parents[1] / document).read_text()
+    code = text.split("```python\n")[1].split("```")[0].replace("{...}", repr(configmap("copy")))
+    (tmp_path / "shown.py").write_text(code)
+    module = program.load(tmp_path / "shown.py")
+    (shown,) = program.controllers(module)
+    async with World(shown, clusters=["east", "west"]) as world:
+        world.fleet["east"].put(configmap("x"))
+        for name in ("x", "y"):
+            done = await world.reconcile("east", "n", name)
+            assert done.ok, done.error
+    if document == "README.md":
+        assert capsys.readouterr().out.splitlines() == ["east/n/x ['a', 'b']", "east/n/y is gone"]
+    del sys.modules["shown"]
