@@ -16,12 +16,13 @@ from reclock.testing._service import Done, FakeService
 class World:
     """`async with World(controller, clusters=["east"]) as world`: see `reclock.testing`.
 
+    lease, heartbeat: in seconds; a third of the lease is the usual heartbeat.
     Nothing is asked by itself: `reconcile` asks the controller about an object, and waits for its answer.
     """
 
-    def __init__(self, *controllers: Controller, clusters: Sequence[str] = (), lease: float = 30.0) -> None:
+    def __init__(self, *controllers: Controller, clusters: Sequence[str] = (), lease: float = 30.0, heartbeat: float = 0.0) -> None:
         self.fleet = FakeFleet(*clusters)
-        self.service = FakeService(lease=lease)
+        self.service = FakeService(lease=lease, heartbeat=heartbeat)
         self._controllers = controllers
         self._stack = AsyncExitStack()
 

@@ -114,11 +114,12 @@ def _fresh() -> None:
 
 
 async def test_a_handler_whose_lease_is_not_renewed_is_stopped() -> None:
-    async with World(endless, clusters=["east"], lease=3.0) as world:
+    async with World(endless, clusters=["east"], lease=4.0, heartbeat=0.2) as world:
         token = await world.service.hand_out("east", "n", "a")
         await until(lambda: STARTED)
-        await asyncio.sleep(1.8)
-        assert not STOPPED, "it was renewed all the time"
+        stream = await world.service.worker()
+        await until(lambda: sum(one.WhichOneof("message") == "heartbeat" for one in stream.said) > 12)
+        assert not STOPPED, "more than half a lease is over, and it was renewed all the time"
         world.service.renews = False
         done = await world.service.result(token)
         assert STOPPED == ["a"] and "not renewed" in done.error
