@@ -157,10 +157,15 @@ async def test_one_stream_serves_the_clusters_of_all_replicas_and_orderly_moves_
         assert (await with_secret.ListQueues(pb.ListQueuesRequest(this_replica=True))).queues  # this machine's user may
         await chan.close()
 
+        # The built-in controllers run where the host is, and only there.
+        leads = "working for fleet"
+        assert [leads in replica.log for replica in it.replicas].count(True) == 1
+
         # SIGTERM: what is idle moves at once, without waiting for anybody's leases.
         seen = len(it.replicas[0].log)
         await it.replicas[1].end(signal.SIGTERM)
         await it.until(covers(1), "the other replica has all")
+        await eventually(lambda: leads in it.replicas[0].log, "the other replica runs the built-in controllers")
         for name in NAMES:
             it.clusters.clusters[name].put("configmaps", "a", "two", labels={"app": f"{name}-two"})
         await eventually(lambda: len(on_host.started) == 2 * len(NAMES), "the host's new requests were handled")
