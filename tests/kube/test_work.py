@@ -67,7 +67,7 @@ async def test_each_clusters_root_certificate_is_a_request_of_its_own(
     assert "east, the host, west" in violations(error)["sources[0].resource"]
     unselectable = pb.Source(version="v1", resource="configmaps", field_selector="data.x=1", for_object=pb.ForObject())
     error = await Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("crt", sources=[unselectable])).refused()
-    assert "not supported" in violations(error)["sources[0].field_selector"]
+    assert "not a known field selector" in violations(error)["sources[0].field_selector"]
     await chan.close()
 
 
