@@ -23,6 +23,7 @@ class Queues:
 
     def __init__(self, **settings: Any) -> None:
         self._settings = Settings.load(**settings)
+        self.address = self._settings.reconciler
 
     async def __aenter__(self) -> Queues:
         self._connection = await Connection.open(self._settings)

@@ -17,6 +17,7 @@ from reclock.cli.controllers_app import controllers_app
 from reclock.cli.markers_app import markers_app
 from reclock.cli.options import Kubeconfig, Namespace, Output, run_command
 from reclock.cli.output import Format, console, show
+from reclock.cli.queue_app import queue_app
 
 app = typer.Typer(
     help="See and steer a fleet of Kubernetes clusters behind one API.",
@@ -27,6 +28,7 @@ app = typer.Typer(
 
 app.add_typer(markers_app)
 app.add_typer(controllers_app)
+app.add_typer(queue_app)
 
 ClusterName = Annotated[str, typer.Argument(help="Name of a cluster.", show_default=False)]
 

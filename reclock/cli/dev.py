@@ -65,6 +65,7 @@ class Dev:
         with tempfile.TemporaryDirectory(prefix="reclock-dev-") as parent:
             directory = Path(parent) / "fleet"
             command = self._fleet_command(directory, word, settings, members)
+            self._say(f"starting a host and the services, with clusters of provider {word}")
             began, ready = time.monotonic(), asyncio.Event()
             fleet = await Child.start(
                 command, environment={}, cwd=CHECKOUT, lines=lambda line: self._fleet_line(line, ready, verbose)

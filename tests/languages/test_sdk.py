@@ -62,6 +62,38 @@ async def test_a_worker_outlives_the_reconciler(world: World) -> None:
             assert {row.cluster for row in rows if row.served} == {"east", "west"}
 
 
+async def test_queues_are_shown_and_steered(world: World) -> None:
+    seen: list[str] = []
+
+    @controller(for_="v1/configmaps", selector="queue=yes", name="steered")
+    async def steered(request: Request) -> None:
+        seen.append(request.cluster_name)
+
+    address = world.environment["RECLOCK_RECONCILER"]
+
+    async def command(*arguments: str) -> str:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "reclock.cli", "queue", *arguments, "--reconciler", address,
+            "--kubeconfig", str(world.fleet.kubeconfig), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out = (await child.communicate())[0].decode()
+        assert child.returncode == 0, out
+        return out
+
+    async with Worker(steered, kubeconfig=world.fleet.kubeconfig, reconciler=address):
+        await command("pause", "east", "-c", "steered")
+        for cluster in ("east", "west"):
+            await kubectl(world, cluster, "create", "configmap", "queue")
+            await kubectl(world, cluster, "label", "configmap", "queue", "queue=yes")
+        await eventually(lambda: "west" in seen)
+        shown = await command("-c", "steered")
+        assert "east" not in seen
+        east = next(line.split() for line in shown.splitlines() if line.startswith("steered   ") and " east " in line)
+        assert (east[2], east[-1]) == ("1", "paused"), shown
+        await command("resume", "east", "-c", "steered")
+        await eventually(lambda: "east" in seen)
+
+
 async def test_a_fleet_through_the_front(world: World) -> None:
     async with Fleet.connect(world.fleet.kubeconfig) as fleet:
         assert [one.name for one in await fleet.clusters()] == ["east", "west"]

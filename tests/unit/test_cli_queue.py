@@ -1,0 +1,73 @@
+"""`reclock queue` against a service in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sdk_tools import until
+from typer.testing import CliRunner
+
+from reclock._controller import duration
+from reclock.cli import queue
+from reclock.cli.api import CliError
+from reclock.cli.app import app
+from reclock.cli.output import Format
+from reclock.reconciler.v1 import reconciler_pb2 as pb
+from reclock.testing import FakeFleet, FakeService
+
+EAST = pb.Queue(
+    controller="c", cluster="east", depth=7, delayed=1, processing=2, weight=2.0, cap=3, share=0.25, retries=4, served=12,
+    wait=duration(6), work=duration(25), longest=duration(130), synced=True,
+)  # fmt: skip
+
+
+def test_a_row() -> None:
+    cells = dict(zip(queue.COLUMNS, queue._row(EAST), strict=True))
+    assert cells["WAIT"] == "500ms" and cells["WORK"] == "2.5s" and cells["LONGEST"] == "2m"
+    assert cells["SHARE"] == "25%" and cells["STATE"] == "ready"
+    quiet = dict(zip(queue.COLUMNS, queue._row(pb.Queue(controller="c", paused=True)), strict=True))
+    assert (quiet["CLUSTER"], quiet["WAIT"], quiet["WORK"], quiet["LONGEST"]) == ("(host)", "-", "-", "-")
+    assert quiet["STATE"] == "paused" and queue._row(pb.Queue(controller="c"))[-1] == "listing"
+
+
+async def test_list_watch_and_change(tmp_path: Path, capsys: Any) -> None:
+    async with FakeFleet() as fleet, FakeService() as service:
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(fleet.kubeconfig))
+        service.queues.queues.append(EAST)
+        service.queues.controllers.append(pb.Controller(name="c", problems=["east has no widgets"]))
+
+        async def run(work: queue.Work) -> None:
+            await queue._run(service.address, str(path), work)
+
+        await run(lambda queues: queue.list_queues(queues, "", Format.table))
+        assert "c            east" in (text := capsys.readouterr().out) and "east has no widgets" in text
+        await run(lambda queues: queue.list_queues(queues, "", Format.json))
+        assert '"depth": "7"' in capsys.readouterr().out
+        task = asyncio.create_task(run(lambda queues: queue.watch_queues(queues, "", 0.1)))
+        shown: list[str] = []
+        await until(lambda: shown.append(capsys.readouterr().out) or "".join(shown).count("CONTROLLER") >= 2)
+        task.cancel()
+        await asyncio.wait({task})
+        await run(lambda queues: queue.update(queues, "c", "east", paused=True))
+        await run(lambda queues: queue.update(queues, "", "east", weight=0.5))
+        first, second = service.updates
+        assert (first.controller, first.cluster, first.paused) == ("c", "east", True) and not first.HasField("cap")
+        assert second.weight == 0.5 and not second.HasField("paused")
+
+
+async def test_a_reconciler_that_is_away(tmp_path: Path) -> None:
+    async with FakeFleet() as fleet:
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(fleet.kubeconfig))
+        with pytest.raises(CliError, match=r"is the reconciler at 127\.0\.0\.1:1\?"):
+            await queue._run("127.0.0.1:1", str(path), lambda queues: queue.list_queues(queues, "", Format.table))
+
+
+def test_options_in_the_wrong_place_are_not_ignored() -> None:
+    result = CliRunner().invoke(app, ["queue", "-c", "mine", "pause", "east"])
+    assert result.exit_code == 2 and "behind pause" in result.output
