@@ -268,3 +268,18 @@ async def test_the_hosts_namespace_waits_for_what_is_created_on_members(world: W
     world.host.answers[("PATCH", "/api/v1/namespaces/ns")] = NAMESPACE
     await post(world)
     assert [body["metadata"]["finalizers"] for body in world.host.sent("PATCH")] == [["reclock.dev/members"]]
+
+
+async def test_name_of_an_object_that_its_member_has_deleted_is_free(world: World) -> None:
+    """The answer to a deletion may come before the member told of its end."""
+    world.clock.put("east", "web", "old", deleting=True)
+    world.east.answers[POST] = MADE
+    await post(world)
+    assert world.clock.deletions == [("east", "old")] and world.east.sent("POST")
+
+
+async def test_name_of_an_object_that_is_still_being_deleted_is_taken(world: World) -> None:
+    world.clock.put("east", "web", "old", deleting=True)
+    world.east.answers["GET", f"{POST[1]}/web"] = {"metadata": {"name": "web", "uid": "old"}}
+    assert (await refused(lambda: post(world))).reason == "AlreadyExists"
+    assert not world.east.sent("POST")

@@ -106,13 +106,19 @@ class FakeClock:
         if self.refuses:
             raise errors.unavailable(self.refuses, retry_after=2)
 
-    def put(self, cluster: str, name: str, uid: str, *, version: int = 17, fleet: int = 640) -> None:
+    def put(
+        self, cluster: str, name: str, uid: str, *, version: int = 17, fleet: int = 640, deleting: bool = False
+    ) -> None:
         """A live object; of several of one name the first is shown."""
         marker = SimpleNamespace(
             cluster=cluster, namespace="ns", name=name, uid=uid, version=version, fleet=fleet, deleted=False,
-            labels={},
+            deleting=deleting, labels={},
         )
         self.markers.setdefault(("ns", name), []).append(marker)
+
+    async def wait_gone(self, marker: Any) -> None:
+        self.deletions.append((marker.cluster, marker.uid))
+        self.markers.pop((marker.namespace, marker.name))
 
     def shown(self, namespace: str, name: str) -> Any:
         return next(iter(self.markers.get((namespace, name), [])), None)

@@ -126,6 +126,16 @@ class View:
             )
         return found[0]
 
+    async def wait_gone(self, marker: Marker, timeout: float = 5) -> None:
+        """Wait until merged views show this object no more; StatusError 504."""
+
+        def probe() -> Literal[True] | None:
+            shown = self.shown(marker.namespace, marker.name)
+            return True if shown is None or shown.uid != marker.uid else None
+
+        if await self.pulse.until(probe, timeout) is None:
+            raise timed_out(f"cluster {marker.cluster!r}: the deletion of {marker.name!r} did not reach the log in time")
+
     async def wait_deleted(
         self, cluster: str, namespace: str, name: str, uid: str, timeout: float = 5
     ) -> None:

@@ -135,8 +135,7 @@ async def _create(context: WriteContext, new: New) -> web.Response:
     clock.require_writable()
     if aggregated.create == "Host":
         return await show(context, new.call, clock, HOST, await _post(context, new, context.host, HOST))
-    if clock.shown(new.namespace, new.name) is not None:
-        raise errors.already_exists(aggregated.resource, new.name, aggregated.group)
+    await _must_be_free(context, new, clock)
     host_namespace = await host_namespace_of(context, new.namespace, aggregated, new.name) if new.namespace else {}
     cluster = await _pick(context, new, clock)
     if new.dry:
@@ -155,6 +154,31 @@ async def _create(context: WriteContext, new: New) -> web.Response:
         return response
     finally:
         claim.leave()
+
+
+async def _must_be_free(context: WriteContext, new: New, clock: ResourceClock) -> None:
+    """409 where an object of the name exists.
+
+    One that is being deleted may be gone on its member already, when the answer to its deletion came before the
+    member told of its end: the member is asked, and the log waited for.
+    """
+    shown = clock.shown(new.namespace, new.name)
+    if shown is None:
+        return
+    aggregated = new.aggregated
+    exists = errors.already_exists(aggregated.resource, new.name, aggregated.group)
+    if not shown.deleting:
+        raise exists
+    path = aggregated.at(new.call.info.version).path(new.namespace or None, new.name)
+    client = context.host if shown.cluster == HOST else client_of(clock, shown.cluster)
+    try:
+        await client.request("GET", path, headers=METADATA, timeout=10)
+    except StatusError as error:
+        if error.code != 404:
+            raise
+        await clock.wait_gone(shown)
+    else:
+        raise exists
 
 
 async def settle_earlier(

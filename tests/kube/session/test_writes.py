@@ -57,12 +57,13 @@ def test_dry_runs_change_nothing(fleet: RunningFleet, kubectl: Kubectl) -> None:
     for member in ("east", "west"):
         assert "NotFound" in fleet.member(member).fails("get", "namespace", kubectl.namespace)
     kubectl("create", "-f", "-", stdin=pod("real"))
-    before = kubectl.json("get", "pod", "real")["metadata"]["uid"]
+    before = kubectl.json("get", "pod", "real")["metadata"]
     kubectl("delete", "pod", "real", "--dry-run=server")
     kubectl("delete", "pods", "--all", "--dry-run=server")
     kubectl("label", "pod", "real", "a=b", "--dry-run=server")
     kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", stdin=pod("other"))
-    assert [(p["metadata"]["uid"], p["metadata"].get("labels", {})) for p in kubectl.items("pods")] == [(before, {})]
+    after = [p["metadata"] for p in kubectl.items("pods")]
+    assert [(m["uid"], m.get("labels")) for m in after] == [(before["uid"], before.get("labels"))]
 
 
 def test_pod_that_names_what_its_member_lacks_is_warned_about(kubectl: Kubectl) -> None:
