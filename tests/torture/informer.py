@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from tests.proof.history import Bookmark, Ended, Event, History, Key, Listed, Opened, Seen
-from tests.torture.wire import FAILURES, IGNORED, PATH, Obj, Refused, Server, seen_of
+from tests.torture.wire import FAILURES, IGNORED, PATH, WARNED, Obj, Refused, Server, seen_of
 
 END_OF_LIST = "k8s.io/initial-events-end"
 PARTIAL = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -67,13 +67,13 @@ class Informer:
     async def _list(self, front: Server) -> None:
         begin = time.monotonic()
         answer = await front.request("GET", PATH, query=self._selector, timeout=15)
-        self._take(begin, int(answer["metadata"]["resourceVersion"]), [seen_of(one) for one in answer["items"]], front)
+        self._take(begin, int(answer["metadata"]["resourceVersion"]), [seen_of(one) for one in answer["items"]], front, partial=WARNED in answer)
 
-    def _take(self, begin: float, version: int, items: list[Seen], front: Server) -> None:
+    def _take(self, begin: float, version: int, items: list[Seen], front: Server, *, partial: bool = False) -> None:
         items = [one for one in items if one.name != IGNORED]
         self.held = {one.key: one for one in items}
         self._version = version
-        self.history.records.append(Listed(begin, time.monotonic(), version, tuple(items), front.name))
+        self.history.records.append(Listed(begin, time.monotonic(), version, tuple(items), front.name, partial=partial))
 
     def _query(self) -> dict[str, str]:
         return {

@@ -16,6 +16,7 @@ from tests.torture.wire import (
     PATH,
     STAMP,
     VALUE,
+    WARNED,
     Obj,
     Refused,
     Server,
@@ -151,7 +152,8 @@ class FrontWriter:
         items = tuple(seen_of(one) for one in answer["items"] if one["metadata"]["name"] != IGNORED)
         version = int(answer["metadata"]["resourceVersion"])
         self.history.records.append(
-            Listed(begin, time.monotonic(), version, items, front.name, consistent=not old, follows=False)
+            Listed(begin, time.monotonic(), version, items, front.name, consistent=not old, follows=False,
+                   partial=WARNED in answer)
         )
 
     async def _write(self, verb: str, name: str) -> None:

@@ -239,6 +239,12 @@ def test_live_objects_may_be_numbered_anew_after_a_gap() -> None:
     assert {one.invariant for one in check(run)} == {"I3"}
 
 
+def test_a_list_that_says_that_a_member_is_left_out_may_lack_own_writes() -> None:
+    run = good()
+    put(run, 2, 6, Listed(4.2, 4.3, 140, (), follows=False, partial=True))
+    assert check(run) == []
+
+
 def test_answers_to_version_0_may_be_older() -> None:
     run = good()
     put(run, 2, 3, at(run, 2, 3), Got(3.2, 3.3, B, seen("b", 120, "b1"), "other", consistent=False))
