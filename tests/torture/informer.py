@@ -8,17 +8,18 @@ import time
 from collections.abc import Sequence
 
 from tests.proof.history import Bookmark, Ended, Event, History, Key, Listed, Opened, Seen
-from tests.torture.wire import FAILURES, IGNORED, PATH, WARNED, Obj, Refused, Server, seen_of
+from tests.torture.wire import FAILURES, IGNORED, JSON, PATH, WARNED, Obj, Refused, Server, seen_of
 
 END_OF_LIST = "k8s.io/initial-events-end"
 PARTIAL = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
 class Informer:
     """One client; `run` is its task. `held` is its store, `history` what it was told."""
 
     def __init__(
-        self, name: str, fronts: Sequence[Server], seed: int, *, group: str = "", streaming: bool = False,
+        self, name: str, fronts: Sequence[Server], seed: int, *, group: str = "", streaming: bool = False, metadata: bool = False,
     ) -> None:  # fmt: skip
         self.history = History(name, f"group={group}" if group else "all")
         self.held: dict[Key, Seen] = {}
@@ -29,6 +30,7 @@ class Informer:
         self._random = random.Random(seed)
         self._selector = {"labelSelector": f"group={group}"} if group else {}
         self._streaming = streaming
+        self._accept = (PARTIAL_LIST, PARTIAL) if metadata else (JSON, JSON)
         self._version = 0
         self._at = self._random.randrange(len(fronts))
 
@@ -66,7 +68,7 @@ class Informer:
 
     async def _list(self, front: Server) -> None:
         begin = time.monotonic()
-        answer = await front.request("GET", PATH, query=self._selector, timeout=15)
+        answer = await front.request("GET", PATH, query=self._selector, timeout=15, accept=self._accept[0])
         self._take(begin, int(answer["metadata"]["resourceVersion"]), [seen_of(one) for one in answer["items"]], front, partial=WARNED in answer)
 
     def _take(self, begin: float, version: int, items: list[Seen], front: Server, *, partial: bool = False) -> None:
@@ -86,7 +88,7 @@ class Informer:
         begin = time.monotonic()
         items: list[Seen] = []
         listed = False
-        async for frame in front.watch(PATH, query, silence=20 if not listed else 75):
+        async for frame in front.watch(PATH, query, accept=self._accept[1]):
             if listed:
                 self._event(frame)
             elif frame["type"] == "ADDED":
@@ -105,7 +107,7 @@ class Informer:
         query = {**self._query(), "resourceVersion": str(self._version)}
         opened = False
         self.resumes += 1
-        async for frame in front.watch(PATH, query):
+        async for frame in front.watch(PATH, query, accept=self._accept[1]):
             if not opened:
                 self.history.records.append(Opened(time.monotonic(), self._version, front.name))
                 opened = True

@@ -86,8 +86,9 @@ class Torture:
     def _informer(self, number: int) -> Informer:
         seed = self.settings.seed + number
         group = GROUPS[number % len(GROUPS)] if number % 5 == 4 else ""
-        kind = f"{'stream' if number % 2 else 'list'}-{group or 'all'}-{number}"
-        return Informer(kind, self._fronts, seed, group=group, streaming=bool(number % 2))
+        metadata = number % 3 == 2
+        kind = f"{'stream' if number % 2 else 'list'}-{'metadata' if metadata else 'whole'}-{group or 'all'}-{number}"
+        return Informer(kind, self._fronts, seed, group=group, streaming=bool(number % 2), metadata=metadata)
 
     async def run(self) -> Summary:
         """Load, faults, peace, check."""

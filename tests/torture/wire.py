@@ -16,6 +16,7 @@ from tests.proof.history import Seen
 
 NAMESPACE = "torture"
 PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+JSON = "application/json"
 STAMP, VALUE = "torture/stamp", "torture/value"
 WARNED = " warned"
 CLUSTER = "reclock.dev/cluster"
@@ -59,13 +60,13 @@ class Server:
 
     async def request(
         self, method: str, path: str, body: Obj | None = None, *, query: dict[str, str] | None = None,
-        kind: str = "application/json", timeout: float = 8.0,
+        kind: str = "application/json", timeout: float = 8.0, accept: str = JSON,
     ) -> Obj:  # fmt: skip
         """One call. Refused for >= 400; FAILURES where the outcome is not known. An answer with a Warning has a
         key WARNED."""
         data = None if body is None else msgspec.json.encode(body)
         async with self.session.request(
-            method, self.url + path, data=data, params=query, headers={"Content-Type": kind, "Accept": "application/json"},
+            method, self.url + path, data=data, params=query, headers={"Content-Type": kind, "Accept": accept},
             timeout=aiohttp.ClientTimeout(total=timeout),
         ) as answer:  # fmt: skip
             text = await answer.read()
@@ -81,10 +82,12 @@ class Server:
                 found[WARNED] = True
             return found
 
-    async def watch(self, path: str, query: dict[str, str], *, silence: float = 75.0) -> AsyncIterator[Obj]:
+    async def watch(
+        self, path: str, query: dict[str, str], *, silence: float = 75.0, accept: str = JSON
+    ) -> AsyncIterator[Obj]:
         """Events of a watch until it ends in order. Refused when it is, FAILURES when it breaks."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=silence)
-        async with self.session.get(self.url + path, params={"watch": "1", **query}, timeout=timeout) as answer:
+        async with self.session.get(self.url + path, params={"watch": "1", **query}, timeout=timeout, headers={"Accept": accept}) as answer:
             if answer.status >= 400:
                 text = await answer.read()
                 raise Refused(answer.status, text[:200].decode(errors="replace"))
