@@ -50,10 +50,12 @@ def i1_watches(run: Run) -> list[Breach]:
 
 def _i1_order(history: History) -> Iterator[Breach]:
     held: dict[Key, Seen] = {}
+    told: set[Key] | None = None  # after a partial list: what came since; its other objects may be held by nobody
     last = 0
     for place, record in enumerate(history.records):
         if isinstance(record, Listed) and record.follows:
             held, last = {one.key: one for one in record.items}, record.version
+            told = set(held) if record.partial else None
             for one in record.items:
                 if one.fleet > last:
                     yield _breach("I1", history, place, f"{one} in a list at {last}", one.key)
@@ -69,7 +71,10 @@ def _i1_order(history: History) -> Iterator[Breach]:
             if seen.fleet <= last:
                 yield _breach("I1", history, place, f"{record.type} {seen.fleet} after {last}", seen.key)
             last = max(last, seen.fleet)
-            yield from _i1_type(history, place, record, held.get(seen.key))
+            if told is None or seen.key in told:
+                yield from _i1_type(history, place, record, held.get(seen.key))
+            else:
+                told.add(seen.key)
             if record.type == "DELETED":
                 held.pop(seen.key, None)
             else:

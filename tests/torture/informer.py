@@ -87,8 +87,9 @@ class Informer:
         query = {**self._query(), "sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         begin = time.monotonic()
         items: list[Seen] = []
+        warned: list[bool] = []
         listed = False
-        async for frame in front.watch(PATH, query, accept=self._accept[1]):
+        async for frame in front.watch(PATH, query, accept=self._accept[1], warned=warned):
             if listed:
                 self._event(frame)
             elif frame["type"] == "ADDED":
@@ -96,7 +97,7 @@ class Informer:
             elif frame["type"] == "BOOKMARK":
                 metadata = frame["object"]["metadata"]
                 if (metadata.get("annotations") or {}).get(END_OF_LIST) == "true":
-                    self._take(begin, int(metadata["resourceVersion"]), items, front)
+                    self._take(begin, int(metadata["resourceVersion"]), items, front, partial=bool(warned))
                     self.history.records.append(Opened(time.monotonic(), self._version, front.name))
                     listed = True
             else:

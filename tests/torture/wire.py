@@ -83,14 +83,17 @@ class Server:
             return found
 
     async def watch(
-        self, path: str, query: dict[str, str], *, silence: float = 75.0, accept: str = JSON
+        self, path: str, query: dict[str, str], *, silence: float = 75.0, accept: str = JSON, warned: list[bool] | None = None,
     ) -> AsyncIterator[Obj]:
-        """Events of a watch until it ends in order. Refused when it is, FAILURES when it breaks."""
+        """Events of a watch until it ends in order. Refused when it is, FAILURES when it breaks. `warned` is filled where
+        the answer has a Warning."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=silence)
         async with self.session.get(self.url + path, params={"watch": "1", **query}, timeout=timeout, headers={"Accept": accept}) as answer:
             if answer.status >= 400:
                 text = await answer.read()
                 raise Refused(answer.status, text[:200].decode(errors="replace"))
+            if warned is not None and "Warning" in answer.headers:
+                warned.append(True)
             rest = b""
             async for chunk in answer.content.iter_any():
                 *lines, rest = (rest + chunk).split(b"\n")

@@ -245,6 +245,15 @@ def test_a_list_that_says_that_a_member_is_left_out_may_lack_own_writes() -> Non
     assert check(run) == []
 
 
+def test_after_a_partial_list_events_may_be_of_objects_that_it_lacked() -> None:
+    run = good()
+    run.gaps = True
+    put(run, 0, 0, Listed(0.0, 0.1, 100, (), partial=True))
+    assert check(run) == []
+    put(run, 0, 0, Listed(0.0, 0.1, 100, ()))
+    assert {one.invariant for one in check(run)} == {"I1"}
+
+
 def test_answers_to_version_0_may_be_older() -> None:
     run = good()
     put(run, 2, 3, at(run, 2, 3), Got(3.2, 3.3, B, seen("b", 120, "b1"), "other", consistent=False))
