@@ -101,22 +101,23 @@ def i1_nothing_missing(run: Run) -> list[Breach]:
     for whole in scopes.values():
         entries = {event.seen.fleet: event for one in whole for _, event in one.events}
         ordered = sorted(entries)
+        rows = [(fleet, entries[fleet].seen.key, entries[fleet]) for fleet in ordered]
         for one in whole:
-            out += _missing(one, entries, ordered, strict)
+            out += _missing(one, rows, ordered, strict)
     return out
 
 
-def _missing(session: Session, entries: dict[int, Event], ordered: list[int], strict: bool) -> Iterator[Breach]:
+def _missing(
+    session: Session, rows: list[tuple[int, Key, Event]], ordered: list[int], strict: bool
+) -> Iterator[Breach]:
     told = {event.seen.fleet for _, event in session.events}
     begin, end = bisect_right(ordered, session.start), bisect_right(ordered, session.end)
-    newest: dict[Key, Event] = {}
-    for fleet in ordered[begin:end]:
-        event = entries[fleet]
-        newest[event.seen.key] = event
-        if strict and fleet not in told:
-            yield _absent(session, event)
     if strict:
+        for fleet, _, event in rows[begin:end]:
+            if fleet not in told:
+                yield _absent(session, event)
         return
+    newest = {key: event for _, key, event in rows[begin:end]}
     for key, event in newest.items():
         held = session.held.get(key)
         gone = event.type == "DELETED"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tests.proof.history import Bookmark, Ended, Event, History, Key, Listed, Opened, Record, Seen
 
 AROUND = 4
+FAR = 2000
+"""Records that are looked through for those that are about an object."""
 
 
 @dataclass(slots=True)
@@ -51,11 +54,15 @@ def sessions(history: History) -> Iterator[Session]:
 
 def excerpt(history: History, place: int, key: Key | None = None) -> tuple[str, ...]:
     """Records around a place; with `key` only those of that object, and what is about no object."""
-    before = [at for at in range(place) if _about(history.records[at], key)][-AROUND:]
-    after = [at for at in range(place + 1, len(history.records)) if _about(history.records[at], key)][:AROUND]
+    before = _near(history, range(place - 1, max(place - FAR, -1), -1), key)
+    after = _near(history, range(place + 1, min(place + FAR, len(history.records))), key)
     return tuple(
-        f"{'>' if at == place else ' '} #{at} {_text(history.records[at])}" for at in [*before, place, *after]
+        f"{'>' if at == place else ' '} #{at} {_text(history.records[at])}" for at in [*before[::-1], place, *after]
     )
+
+
+def _near(history: History, places: range, key: Key | None) -> list[int]:
+    return list(islice((at for at in places if _about(history.records[at], key)), AROUND))
 
 
 def _about(record: Record, key: Key | None) -> bool:
