@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
 from deploy.local.errors import FleetFailed
-from tests.torture.run import Settings, torture
+from tests.torture.report import Summary
+from tests.torture.run import Say, Settings, torture
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,15 +40,27 @@ def main(argv: list[str] | None = None) -> int:
 
     say(f"seed {seed}, {arguments.minutes:g} minutes; again with: make torture MINUTES={arguments.minutes:g} SEED={seed}")
     try:
-        summary = asyncio.run(torture(directory, settings, say))
+        summary = asyncio.run(_until_signal(directory, settings, say))
     except FleetFailed as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
+    except asyncio.CancelledError:
+        say("stopped; nothing is left behind")
+        return 130
     print(summary.table())
     if summary.breaches:
         print(summary.failures(), file=sys.stderr)
         return 1
     return 0
+
+
+async def _until_signal(directory: Path, settings: Settings, say: Say) -> Summary:
+    """A signal cancels the run, which stops the fleet in order."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    return await torture(directory, settings, say)
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ class Chaos:
         with self._fault("compact", f"{member}-etcd") as free:
             if not free:
                 return
-            client = Etcd.connect([self._fleet.members[member].etcd_url])
+            client = Etcd.connect([f"127.0.0.1:{self._fleet.processes[f'{member}-etcd'].ports['client']}"])
             try:
                 revision = (await client.range(b"/registry/", limit=1)).revision
                 await client.compact(revision - self._random.randrange(20))

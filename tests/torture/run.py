@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from deploy.local.errors import FleetFailed
 from deploy.local.fleet import Fleet
 from services.common.etcd import Etcd, EtcdError
 from tests.proof.checker import check
+from tests.proof.history import Breach, History, Key, Run
 from tests.proof.history import Counter as SharedCounter
-from tests.proof.history import History, Key, Run
 from tests.torture.chaos import Chaos
 from tests.torture.informer import Informer
 from tests.torture.recorder import Recorder
@@ -296,18 +296,21 @@ async def torture(directory: Path, settings: Settings, say: Say) -> Summary:
         try:
             summary = await one.run()
             if summary.breaches:
-                keep(fleet, directory, one, summary)
+                keep(fleet, directory, one, summary.breaches)
             return summary
+        except Exception:
+            keep(fleet, directory, one, [])
+            raise
         finally:
             await one.close()
 
 
-def keep(fleet: Fleet, directory: Path, one: Torture, summary: Summary) -> None:
+def keep(fleet: Fleet, directory: Path, one: Torture, breaches: Sequence[Breach]) -> None:
     """Copy the logs, the schedule and the breaches to where they outlive the fleet."""
-    target = directory.with_name(f"{directory.name}-failed-{summary.seed}")
+    target = directory.with_name(f"{directory.name}-failed")
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(fleet.layout.logs, target)
     (target / "schedule.txt").write_text("\n".join(one.chaos.told) + "\n")
-    (target / "breaches.txt").write_text("\n".join(map(str, summary.breaches)) + "\n")
+    (target / "breaches.txt").write_text("\n".join(map(str, breaches)) + "\n")
     one.say(f"logs and schedule are kept in {target}")
 
