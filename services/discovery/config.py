@@ -11,9 +11,8 @@ from services.common import callers
 from services.common.config import TLS, ConfigError, ServiceConfig, convert, is_loopback, split_address
 from services.discovery.names import is_dns_label, is_label
 
-NOT_BUILT = ("cluster-inventory", "namespace", "kcp")
-"""Providers of the design that are to come."""
 SECRET_LABEL = "sigs.k8s.io/multicluster-runtime-kubeconfig"
+_WORKSPACE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -142,6 +141,72 @@ class RemoteProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, r
             raise ValueError(f"address {self.address!r} is not on this machine: set tls.cert, tls.key and tls.ca")
 
 
+class NamespaceProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: namespace`: each namespace of a cluster is shown as a cluster of its own."""
+
+    name: str = ""
+    kubeconfig: str = ""
+    """Path of a kubeconfig of the cluster; "" is the host."""
+    label_selector: str = ""
+    """Only namespaces that match; "" is all of them."""
+
+
+class ExecPlugin(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """An exec credential plugin, as in a kubeconfig."""
+
+    api_version: str = "client.authentication.k8s.io/v1"
+    command: str = ""
+    args: list[str] = []
+    env: dict[str, str] = {}
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise ValueError("command; allowed: a path, or a name to find in PATH")
+
+
+class AccessProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """How credentials for clusters that name this access provider are made."""
+
+    name: str
+    exec: ExecPlugin
+
+
+class InventoryProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: cluster-inventory`: ClusterProfiles of multicluster.x-k8s.io, with plugins for their credentials."""
+
+    name: str = ""
+    kubeconfig: str = ""
+    """Path of a kubeconfig of the cluster that has the ClusterProfiles; "" is the host."""
+    namespace: str = ""
+    """Namespace of the ClusterProfiles; "" is all of them."""
+    access_providers: list[AccessProvider] = []
+    """The first of these that a ClusterProfile names in its status is taken."""
+
+    def __post_init__(self) -> None:
+        _check_namespace(self.namespace)
+        names = [one.name for one in self.access_providers]
+        if not names or not all(names) or len(set(names)) < len(names):
+            raise ValueError("accessProviders; allowed: at least one, each with a name of its own")
+
+
+class KcpProvider(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """`type: kcp`: the workspaces below one, all behind one URL."""
+
+    name: str = ""
+    kubeconfig: str = ""
+    """Path of a kubeconfig whose server is that URL; `/clusters/…` at its end is left out. "" is the host."""
+    root: str = "root"
+    """Path of the workspace whose children, and their children, are the clusters."""
+    depth: int = 3
+    """Levels of workspaces below the root that are shown."""
+
+    def __post_init__(self) -> None:
+        if not _WORKSPACE.fullmatch(self.root):
+            raise ValueError(f"root {self.root!r}; allowed: the path of a workspace, as root:org")
+        if not 1 <= self.depth <= 10:
+            raise ValueError(f"depth is {self.depth}; allowed: 1 to 10")
+
+
 def _check_namespace(namespace: str) -> None:
     if namespace and not is_dns_label(namespace):
         raise ValueError(f"namespace {namespace!r}; allowed: the name of a namespace, or \"\" for all")
@@ -149,14 +214,18 @@ def _check_namespace(namespace: str) -> None:
 
 Settings = (
     StaticProvider | FileProvider | SecretProvider | ClusterApiProvider | KindProvider | RemoteProvider
+    | NamespaceProvider | InventoryProvider | KcpProvider
 )
 
 ACCESS_FOR = (callers.AGGREGATOR, callers.RECONCILER, callers.SCHEDULER)
 BUILT: dict[str, type[Settings]] = {
     "cluster-api": ClusterApiProvider,
+    "cluster-inventory": InventoryProvider,
+    "kcp": KcpProvider,
     "kind": KindProvider,
     "kubeconfig-file": FileProvider,
     "kubeconfig-secret": SecretProvider,
+    "namespace": NamespaceProvider,
     "remote": RemoteProvider,
     "static": StaticProvider,
 }
@@ -169,7 +238,9 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     providers: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Each `{type, name, ...}`: `kubeconfig-file` with `paths`, `static` with `clusters`, `kubeconfig-secret` with
     `kubeconfig`, `namespace`, `label` and `key`, `cluster-api` with `kubeconfig` and `namespace`, `kind`
-    with `command`, `interval`, `refresh` and `timeout`, `remote` with `address` and `tls`."""
+    with `command`, `interval`, `refresh` and `timeout`, `remote` with `address` and `tls`, `namespace` with
+    `kubeconfig` and `labelSelector`, `cluster-inventory` with `kubeconfig`, `namespace` and `accessProviders`,
+    `kcp` with `kubeconfig`, `root` and `depth`."""
     probe: Probe = msgspec.field(default_factory=Probe)
     state_file: str = ""
     """File (mode 0600: it holds credentials) that clusters, their access and registrations are kept in, for starts
@@ -205,10 +276,8 @@ def _parse(number: int, raw: dict[str, Any]) -> tuple[str, Settings]:
     rest = dict(raw)
     kind = rest.pop("type", None)
     built = ", ".join(sorted(BUILT))
-    if kind in NOT_BUILT:
-        raise ValueError(f"{where}.type: {kind} is not built yet; built: {built}")
     if kind not in BUILT:
-        raise ValueError(f"{where}.type: {kind!r}; allowed: {built} (not built yet: {', '.join(NOT_BUILT)})")
+        raise ValueError(f"{where}.type: {kind!r}; allowed: {built}")
     try:
         return str(kind), convert(BUILT[kind], rest)
     except ConfigError as error:

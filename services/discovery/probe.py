@@ -18,7 +18,6 @@ import msgspec
 from services.common.errors import MemberUnreachable, StatusError, cut
 from services.common.kube.client import KubeClient, Response
 from services.common.kube.kubeconfig import KubeconfigError
-from services.common.kube.resource import NAMESPACES
 from services.common.tasks import Tasks
 from services.discovery import metrics
 from services.discovery.config import Probe
@@ -64,7 +63,7 @@ def unreachable(error: StatusError) -> ProbeResult:
 
 
 async def probe(client: KubeClient, timeout: float, version: str = "") -> ProbeResult:
-    """Ask for /readyz, the uid of kube-system and (where `version` is not known) /version, in `timeout` seconds.
+    """Ask for /readyz, the uid of kube-system (of the namespace that is the cluster, of kcp's logical cluster) and (where `version` is not known) /version, in `timeout` seconds.
 
     One after the other: side by side each would open a connection of its own.
     """
@@ -77,9 +76,9 @@ async def probe(client: KubeClient, timeout: float, version: str = "") -> ProbeR
         started = time.perf_counter()
         ready = await ask("/readyz")
         latency = time.perf_counter() - started
-        system = await ask(NAMESPACES.path(None, "kube-system"))
+        system = await ask(client.shape.identity_path)
         git = version or _version(await ask("/version"))
-        uid, problem, message = _uid(system, client.label)
+        uid, problem, message = _uid(system, client)
     except StatusError as error:
         return unreachable(error)
     if not problem and ready.status != 200 and ready.status not in (401, 403):
@@ -98,21 +97,22 @@ def _version(answer: Response) -> str:
     return str(found.get("gitVersion", "")) if isinstance(found, dict) else ""
 
 
-def _uid(answer: Response, label: str) -> tuple[str, str, str]:
+def _uid(answer: Response, client: KubeClient) -> tuple[str, str, str]:
     """Return (uid, reason, message) out of the answer for kube-system; MemberUnreachable for a proxy's page."""
     if answer.status == 200:
         try:
             return str(msgspec.json.decode(answer.body)["metadata"]["uid"]), "", ""
         except (msgspec.DecodeError, KeyError, TypeError):
-            raise MemberUnreachable(f"{label}: what answers there is no Kubernetes apiserver") from None
-    error = StatusError.from_response(answer.status, answer.body, what=label)
+            raise MemberUnreachable(f"{client.label}: what answers there is no Kubernetes apiserver") from None
+    error = StatusError.from_response(answer.status, answer.body, what=client.label)
     if isinstance(error, MemberUnreachable):
         raise error
     if answer.status == 401:
         return "", "Unauthorized", "it refuses the credentials (401): renew them in the kubeconfig"
+    path = client.shape.identity_path
     if answer.status == 403:
-        return "", "Forbidden", "allow its user to get namespaces: kube-system tells which cluster it is"
-    return "", "NoKubeSystem", f"namespace kube-system: {error.message}"
+        return "", "Forbidden", f"allow its user to get {path}: that tells which cluster it is"
+    return "", "NoKubeSystem" if path.endswith("/kube-system") else "NoIdentity", f"{path}: {error.message}"
 
 
 class Prober:

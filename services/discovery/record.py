@@ -9,6 +9,7 @@ from typing import Any
 
 from reclock.discovery.v1 import discovery_pb2
 from services.common.errors import cut
+from services.common.kube.shape import Shape
 from services.discovery.providers.base import Found
 
 REACHABLE, READY, CONFIGURED = "Reachable", "Ready", "Configured"
@@ -55,6 +56,8 @@ class Record:
     server: str = ""
     found: Found | None = None
     """None: known from before the restart, not found yet."""
+    place: tuple[str, Shape] | None = None
+    """Its server, and what of that it is, once found."""
     uid: str = ""
     kube_version: str = ""
     latency_us: int = 0

@@ -176,6 +176,7 @@ class Registry:
         old = record.found
         record.provider, record.source, record.server = provider, found.source, found.server
         record.found = found
+        record.place = found.place
         if record.leaving_since is not None:
             log.info("cluster %s is back before it had left: nothing of it is lost", record.name)
             record.leaving_since, record.forgotten = None, False
@@ -186,7 +187,7 @@ class Registry:
             record.set_condition(READY, "Unknown", "NotProbedYet", "no probe has ended yet")
         if fresh and not record.uid:
             # The same address is the same cluster: no need to show it until its first probe says so.
-            record.uid = next((r.uid for r in self.records.values() if r.server == record.server), "")
+            record.uid = next((r.uid for r in self.records.values() if r is not record and r.place == found.place), "")
         self._find_same(record)
         if fresh:
             log.info("cluster %s engaged (%s, %s)", record.name, record.server, record.source)

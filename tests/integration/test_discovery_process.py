@@ -127,7 +127,7 @@ def put(tmp_path: Path, name: str, config: Any) -> None:
     [
         (["--bogus", "1"], "--bogus: unknown flag; allowed: --accessFor, --config"),
         (["--probe.interval", "never"], "probe.interval"),
-        (["--providers", "[{type: kcp}]"], "providers[0].type: kcp is not built yet; built: "),
+        (["--providers", "[{type: vm}]"], "providers[0].type: 'vm'; allowed: cluster-api, "),
         (["--providers", "[{type: static, cluster: []}]"], "providers[0].cluster: unknown key; allowed: name, clusters"),
         (["--providers", "[{type: kubeconfig-secret}]"], "provider kubeconfig-secret: kubeconfig is needed"),
         (["--grpcAddress", "0.0.0.0:0"], "tls.cert"),

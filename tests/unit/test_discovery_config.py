@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.common.config import ConfigError, gather
-from services.discovery.config import NOT_BUILT, DiscoveryConfig, FileProvider, StaticProvider
+from services.discovery.config import DiscoveryConfig, FileProvider, StaticProvider
 
 
 def parse(tmp_path: Path, text: str) -> DiscoveryConfig:
@@ -37,8 +37,8 @@ probe: {interval: 2, timeout: 1}
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("providers: [{type: nope}]", ["providers[0].type", "cluster-api, kind, "]),
-        ("providers: [{}]", ["providers[0].type", "cluster-api, kind, "]),
+        ("providers: [{type: nope}]", ["providers[0].type", "cluster-api, cluster-inventory, "]),
+        ("providers: [{}]", ["providers[0].type", "cluster-api, cluster-inventory, "]),
         ("providers: [{type: kubeconfig-file}]", ["providers[0]", "paths", "at least one"]),
         ("providers: [{type: kubeconfig-file, path: /x}]", ["providers[0].path", "allowed: name, paths"]),
         ("providers: [{type: kubeconfig-file, paths: /x}]", ["providers[0].paths", "array"]),
@@ -70,7 +70,18 @@ def test_bad_configuration(tmp_path: Path, text: str, expected: list[str]) -> No
     assert all(part in str(caught.value) for part in expected), str(caught.value)
 
 
-@pytest.mark.parametrize("kind", NOT_BUILT)
-def test_providers_to_come_are_named_so(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ConfigError, match=f"providers.0..type: {kind} is not built yet; built: cluster-api, "):
-        parse(tmp_path, f"providers: [{{type: {kind}, selector: x}}]")
+@pytest.mark.parametrize(
+    ("provider", "expected"),
+    [
+        ("{type: kcp, root: 'root::a'}", "root 'root::a'; allowed: the path of a workspace"),
+        ("{type: kcp, depth: 0}", "depth is 0; allowed: 1 to 10"),
+        ("{type: cluster-inventory}", "accessProviders; allowed: at least one"),
+        ("{type: cluster-inventory, accessProviders: [{name: a, exec: {args: [x]}}]}", "command; allowed: a path"),
+        ("{type: namespace, selector: x}", "selector: unknown key; allowed: name, kubeconfig, labelSelector"),
+        ("{type: openstack}", "'openstack'; allowed: cluster-api, cluster-inventory, kcp, kind, kubeconfig-file"),
+    ],
+)
+def test_what_is_wrong_with_a_provider_is_named(tmp_path: Path, provider: str, expected: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(tmp_path, f"providers: [{provider}]")
+    assert expected in str(caught.value)

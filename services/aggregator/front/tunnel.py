@@ -82,12 +82,13 @@ async def _upgrade(
     body = await request_body(request)
     if body is not None and not isinstance(body, bytes):
         body = await request.read()
+    target = client.target(request.method, path_qs)
     reader, writer = await client.open_socket()
     try:
         what = f"{client.label}: {request.method} {path_qs.partition('?')[0]}"
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                writer.write(await _head(request, client, path_qs, identity, body))
+                writer.write(await _head(request, client, target, identity, body))
                 await writer.drain()
                 head = await read_head(reader)
             if head.status != 101:
@@ -103,7 +104,7 @@ async def _upgrade(
 
 
 async def _head(
-    request: FrontRequest, client: KubeClient, path_qs: str, identity: Mapping[str, str] | None, body: bytes | None
+    request: FrontRequest, client: KubeClient, target: str, identity: Mapping[str, str] | None, body: bytes | None
 ) -> bytes:
     headers = request_headers(request, identity)
     headers["Connection"] = "Upgrade"
@@ -112,7 +113,7 @@ async def _head(
     telemetry.inject(headers)
     if body is not None or request.method in ("POST", "PUT", "PATCH"):
         headers["Content-Length"] = str(len(body or b""))
-    lines = [f"{request.method} {client.base_path}{path_qs} HTTP/1.1", f"Host: {client.host_header}"]
+    lines = [f"{request.method} {target} HTTP/1.1", f"Host: {client.host_header}"]
     lines += [f"{key}: {value}" for key, value in headers.items()]
     text = "\r\n".join(lines)
     if any("\r" in line or "\n" in line for line in lines):

@@ -1,7 +1,8 @@
 """An asyncio client of one Kubernetes cluster: raw requests and streams, and JSON conveniences.
 
 Errors are StatusError (what the apiserver said) or MemberUnreachable (it did not answer as one). A 401
-renews the credentials once. `reconnect` changes credentials or server in place: the object stays valid.
+renews the credentials once. `reconnect` changes credentials or server in place: the object stays valid. Where the
+access is to a part of a server (`shape`), every request keeps to that part.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+import msgspec
 from multidict import CIMultiDict
 from opentelemetry.trace import SpanKind
 from yarl import URL
@@ -22,7 +24,7 @@ from yarl import URL
 from services.common import telemetry
 from services.common.errors import MemberUnreachable, StatusError, from_client_error
 from services.common.kube import kubeconfig as kc
-from services.common.kube.credentials import Credentials
+from services.common.kube.credentials import Credentials, CredentialsError
 from services.common.kube.objects import (
     APPLY_PATCH,
     JSON,
@@ -32,6 +34,7 @@ from services.common.kube.objects import (
     Response,
     encode_query,
 )  # fmt: skip
+from services.common.kube.shape import Shape, confine, confine_document, shape_of
 from services.common.kube.transport import Transport
 from services.common.kube.tunnel import open_tunnel
 
@@ -51,15 +54,19 @@ class KubeClient(ObjectApi):
     def __init__(self, credentials: Credentials, *, name: str, user_agent: str, source: Path | None) -> None:
         self.name = name
         self.user_agent = user_agent
-        self._source = source
-        self._lock = asyncio.Lock()
+        self.source = source
+        """File that the access is read from, where it is one; an empty path is the pod's service account."""
         self._closed = False
+        self._renewing: asyncio.Task[None] | None = None
+        self._said = ""
         self._use(credentials)
         self._transport = Transport(credentials.tls)
 
     def _use(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self.server = credentials.server
+        self.shape: Shape = shape_of(credentials.kubeconfig)
+        """What of the server is the cluster."""
         parts = urlsplit(credentials.server)
         self.host_header = parts.netloc.rpartition("@")[2]
         self.base_path = parts.path.rstrip("/")
@@ -81,12 +88,16 @@ class KubeClient(ObjectApi):
         return cls(credentials, name=name, user_agent=user_agent, source=source)
 
     async def reconnect(self, kubeconfig: Kubeconfig) -> None:
-        """Take other credentials or another server; streams of the old ones go on for a while, then break."""
+        """Take other credentials or another server; streams of the old ones go on for a while, then break.
+
+        Waits for nobody: not for a plugin that is making credentials of before either.
+        """
         fresh = await KubeClient.connect(kubeconfig, name=self.name)
-        async with self._lock:
-            self._source = fresh._source
-            self._use(fresh._credentials)
-            self._swap(fresh._transport)
+        if self._renewing is not None:
+            self._renewing.cancel()
+        self.source = fresh.source
+        self._use(fresh._credentials)
+        self._swap(fresh._transport)
 
     def _swap(self, transport: Transport) -> None:
         old, self._transport = self._transport, transport
@@ -95,41 +106,65 @@ class KubeClient(ObjectApi):
     async def close(self) -> None:
         """Break all streams and connections; idempotent."""
         self._closed = True
+        if self._renewing is not None:
+            self._renewing.cancel()
         await self._transport.close()
 
-    async def _renew(self, seen: Credentials, authorization: str) -> bool:
-        """Renew credentials unless another request just did; say whether there is something new to try."""
-        async with self._lock:
-            current = self._credentials
-            if current is not seen or current.authorization != authorization:
-                return True
-            if self._source is not None:
+    def _renewal(self, *, refused: str | None = None) -> asyncio.Task[None]:
+        """The task that renews the credentials now; all who need them wait for the same one.
+
+        `refused`: the server does not take that Authorization, though it has not ended.
+        """
+        if self._renewing is None or self._renewing.done():
+            self._renewing = asyncio.create_task(self._renew(refused), name=f"{self.label}/credentials")
+            self._renewing.add_done_callback(self._renewed)
+        return self._renewing
+
+    def _renewed(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and str(error) != self._said:
+            log.warning("%s: credentials cannot be renewed: %s", self.label, error)
+        if not task.cancelled():
+            self._said = str(error) if error is not None else ""
+
+    async def _renew(self, refused: str | None) -> None:
+        current = self._credentials
+        if refused is not None:
+            if self.source is not None:
                 # The file may have been rotated since it was read. As it was, it keeps its connections: a cluster that
                 # refuses us must not make us break every stream to it.
-                found = await asyncio.to_thread(kc.resolve, self._source)
+                found = await asyncio.to_thread(kc.resolve, self.source)
                 if not current.is_of(found):
                     current = Credentials(found)
                 elif not current.renewable:
-                    return False
+                    return
             elif not current.renewable:
-                return False
-            await current.refresh()
-            changed = current.authorization != authorization or current.tls is not self._transport.tls
-            if current.tls is not self._transport.tls:
-                self._swap(Transport(current.tls))
-            self._use(current)
-            return changed
+                return
+        await current.refresh()
+        if current.tls is not self._transport.tls:
+            self._swap(Transport(current.tls))
+        self._use(current)
 
-    async def _ready(self) -> Credentials:
+    async def _await(self, task: asyncio.Task[None], limit: float | None) -> None:
+        """Wait for a renewal, not longer than `limit` seconds; it goes on without us."""
+        done, _ = await asyncio.wait({task}, timeout=limit)
         if self._closed:
             raise MemberUnreachable(f"{self.label}: its connection is closed")
-        if self._credentials.expired:
-            async with self._lock:
-                current = self._credentials
-                if current.expired:
-                    await current.refresh()
-                    if current.tls is not self._transport.tls:
-                        self._swap(Transport(current.tls))
+        if not done:
+            raise CredentialsError("its plugin has not answered yet")
+        if not task.cancelled():
+            task.result()
+
+    async def _ready(self, limit: float | None) -> Credentials:
+        if self._closed:
+            raise MemberUnreachable(f"{self.label}: its connection is closed")
+        while self._credentials.expired:
+            seen = self._credentials
+            await self._await(self._renewal(), limit)
+            if self._credentials is seen:  # else others came meanwhile, which may be to be had yet
+                return seen
+        if self._credentials.due:
+            self._renewal()
         return self._credentials
 
     @property
@@ -142,14 +177,23 @@ class KubeClient(ObjectApi):
         credentials = await self._fresh(f"{self.label}: credentials")
         return {"Authorization": credentials.authorization} if credentials.authorization else {}
 
-    async def _fresh(self, what: str) -> Credentials:
+    async def _fresh(self, what: str, limit: float | None = None) -> Credentials:
         try:
-            return await self._ready()
+            return await self._ready(limit)
         except kc.KubeconfigError as error:
             raise MemberUnreachable(f"{what}: {error}") from error
 
-    def _url(self, path: str, query: Query) -> URL:
+    def target(self, method: str, path_qs: str) -> str:
+        """Path and query to write on a socket of `open_socket`; StatusError for what is not the cluster's."""
+        path, mark, query = path_qs.partition("?")
+        if self.shape.namespace:
+            path, query = confine(method, path, query, self.shape.namespace)
+        return f"{self.base_path}{path}{mark if query else ''}{query}"
+
+    def _url(self, method: str, path: str, query: Query) -> URL:
         text = encode_query(query)
+        if self.shape.namespace:
+            path, text = confine(method, path, text, self.shape.namespace)
         return URL(f"{self.server}{path}?{text}" if text else f"{self.server}{path}", encoded=True)
 
     async def _send(
@@ -158,7 +202,7 @@ class KubeClient(ObjectApi):
     ) -> tuple[aiohttp.ClientResponse, Transport]:  # fmt: skip
         """Send, renewing the credentials once on a 401; the caller must leave the transport."""
         for attempt in (0, 1):
-            credentials = await self._fresh(what)
+            credentials = await self._fresh(what, timeout.total)
             out = CIMultiDict({"User-Agent": self.user_agent, "Accept": JSON})
             if headers:
                 # Not `update`: a name may come several times (Impersonate-Group), in a plain dict spelled with other
@@ -171,11 +215,12 @@ class KubeClient(ObjectApi):
             if sent:
                 out["Authorization"] = sent
             telemetry.inject(out)
+            url = self._url(method, path, query)
             transport = self._transport
             transport.enter()
             try:
                 response = await transport.session.request(
-                    method, self._url(path, query), data=body, headers=out, timeout=timeout,
+                    method, url, data=body, headers=out, timeout=timeout,
                     proxy=credentials.proxy, server_hostname=credentials.server_name,
                     allow_redirects=False, auto_decompress=not raw,
                 )  # fmt: skip
@@ -186,18 +231,22 @@ class KubeClient(ObjectApi):
                 raise
             once = body is not None and not isinstance(body, bytes)  # a stream: what was sent is gone
             final = attempt or once or not renew
-            if response.status != 401 or final or not await self._renewed(credentials, sent, what):
+            if response.status != 401 or final or not await self._refused(credentials, sent, timeout.total):
                 return response, transport
             response.close()
             transport.leave()
         raise AssertionError("unreachable")
 
-    async def _renewed(self, credentials: Credentials, sent: str, what: str) -> bool:
-        try:
-            return await self._renew(credentials, sent)
-        except kc.KubeconfigError as error:
-            log.warning("%s: credentials were refused and cannot be renewed: %s", what, error)
-            return False
+    async def _refused(self, seen: Credentials, authorization: str, limit: float | None) -> bool:
+        """Renew credentials that got a 401 unless another request just did; is there something new to try?"""
+        tls = seen.tls
+        if self._credentials is seen and seen.authorization == authorization:
+            try:
+                await self._await(self._renewal(refused=authorization), limit)
+            except kc.KubeconfigError:
+                return False
+        now = self._credentials
+        return now is not seen or now.authorization != authorization or now.tls is not tls
 
     async def request(
         self,
@@ -228,6 +277,8 @@ class KubeClient(ObjectApi):
                 response.close()
                 transport.leave()
             span.set_attribute("http.response.status_code", response.status)
+        if self.shape.namespace and response.status == 200 and path.rstrip("/").count("/") <= 3:
+            data = _confined(data)
         if check and response.status >= 400:
             raise StatusError.from_response(
                 response.status, data, what=what, retry_after=response.headers.get("Retry-After")
@@ -290,3 +341,13 @@ class KubeClient(ObjectApi):
             return await open_tunnel(credentials)
         except (OSError, TimeoutError, EOFError) as error:
             raise from_client_error(error, what) from error
+
+
+def _confined(data: bytes) -> bytes:
+    """A discovery document without the types that are not served here; anything else as it is."""
+    if b'"APIResourceList"' not in data and b'"APIGroupDiscoveryList"' not in data:
+        return data
+    try:
+        return msgspec.json.encode(confine_document(msgspec.json.decode(data)))
+    except msgspec.DecodeError:
+        return data

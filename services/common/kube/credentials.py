@@ -19,6 +19,8 @@ import msgspec
 
 from services.common.kube.kubeconfig import KubeconfigError, read_file
 
+EXEC_EXTENSION = "client.authentication.k8s.io/exec"
+"""Extension of a kubeconfig's cluster entry whose content plugins get as `spec.cluster.config`."""
 EXEC_TIMEOUT = 60.0
 TOKEN_FILE_PERIOD = 60.0
 SKEW = 60.0
@@ -34,7 +36,7 @@ class Credentials:
 
     def __init__(self, kubeconfig: Mapping[str, Any]) -> None:
         """Take a single-context kubeconfig as `kubeconfig.single` makes it."""
-        self._config = kubeconfig
+        self.kubeconfig = kubeconfig
         self._cluster: dict[str, Any] = kubeconfig["clusters"][0]["cluster"]
         self._user: dict[str, Any] = kubeconfig["users"][0]["user"]
         self.server: str = self._cluster["server"].rstrip("/")
@@ -45,7 +47,7 @@ class Credentials:
             raise KubeconfigError(f"proxy-url: scheme {scheme!r} is not supported; allowed: http")
         self.authorization = ""
         """Value of the Authorization header, or ""."""
-        self._expiry = 0.0 if self.renewable else float("inf")
+        self._expiry = self._end = 0.0 if self.renewable else float("inf")
         self._cert = _data(self._user, "client-certificate-data")
         self._key = _data(self._user, "client-key-data")
         self.tls = self._tls()
@@ -53,7 +55,7 @@ class Credentials:
 
     def is_of(self, kubeconfig: Mapping[str, Any]) -> bool:
         """Whether these credentials were made of just this single-context kubeconfig."""
-        return self._config == kubeconfig
+        return self.kubeconfig == kubeconfig
 
     def _tls(self) -> ssl.SSLContext | None:
         if not self.server.startswith("https:"):
@@ -76,7 +78,12 @@ class Credentials:
 
     @property
     def expired(self) -> bool:
-        """Whether `refresh` is due before the next request."""
+        """Whether there is nothing to send before `refresh` was called."""
+        return time.time() >= self._end
+
+    @property
+    def due(self) -> bool:
+        """Whether `refresh` should be called by now; what there is still holds for a while."""
         return time.time() >= self._expiry
 
     async def refresh(self) -> None:
@@ -89,7 +96,7 @@ class Credentials:
         elif user.get("tokenFile"):
             token = await asyncio.to_thread(read_file, Path(user["tokenFile"]), "tokenFile")
             self.authorization = f"Bearer {token.decode('utf-8', 'replace').strip()}"
-            self._expiry = time.time() + TOKEN_FILE_PERIOD
+            self._expiry = self._end = time.time() + TOKEN_FILE_PERIOD
         elif user.get("token"):
             self.authorization = f"Bearer {user['token']}"
         elif user.get("username") and user.get("password"):
@@ -102,7 +109,7 @@ class Credentials:
         return any(self._user.get(key) for key in ("exec", "auth-provider", "tokenFile"))
 
     async def _from_provider(self) -> None:
-        loader, configuration = await asyncio.to_thread(_loader, _mutable(self._config))
+        loader, configuration = await asyncio.to_thread(_loader, _mutable(self.kubeconfig))
         try:
             # The CA and certificates stay ours: the loader would leave them in files of its own.
             async with asyncio.timeout(EXEC_TIMEOUT):
@@ -113,7 +120,7 @@ class Credentials:
         except Exception as error:  # the loader raises whatever its providers do
             raise CredentialsError(f"auth-provider: {type(error).__name__}") from error
         self.authorization = str(configuration.api_key.get("BearerToken", ""))
-        self._expiry = time.time() + 300
+        self._expiry = self._end = time.time() + 300
 
     async def _from_exec(self, plugin: Mapping[str, Any]) -> None:
         status = await run_plugin(plugin, self._cluster)
@@ -125,18 +132,19 @@ class Credentials:
         if cert and key and (str(cert).encode(), str(key).encode()) != (self._cert, self._key):
             self._cert, self._key = str(cert).encode(), str(key).encode()
             self.tls = self._tls()
-        self._expiry = _expiry(status.get("expirationTimestamp"))
+        self._expiry, self._end = _lifetime(status.get("expirationTimestamp"))
 
 
-def _expiry(stamp: Any) -> float:
+def _lifetime(stamp: Any) -> tuple[float, float]:
+    """When to renew, and when it has ended."""
     if not isinstance(stamp, str):
-        return float("inf")
+        return float("inf"), float("inf")
     try:
         end = datetime.fromisoformat(stamp).timestamp()
     except ValueError:
         raise CredentialsError("exec plugin: expirationTimestamp is no RFC 3339 time") from None
     # Short-lived ones keep most of their life, or each request would run the plugin.
-    return max(end - SKEW, time.time() + 0.5 * (end - time.time()))
+    return max(end - SKEW, time.time() + 0.5 * (end - time.time())), end - 1.0
 
 
 def _data(body: Mapping[str, Any], key: str) -> bytes:
@@ -173,6 +181,15 @@ def _load_chain(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
         os.close(fd)
 
 
+def _cluster_info(cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """`spec.cluster` of an ExecCredential: the kubeconfig's entry, of its extensions only what is for plugins."""
+    info = {key: value for key, value in cluster.items() if key not in ("proxy-url", "extensions")}
+    for item in cluster.get("extensions") or ():
+        if isinstance(item, dict) and item.get("name") == EXEC_EXTENSION:
+            info["config"] = item.get("extension")
+    return info
+
+
 async def run_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
     """Run an exec credential plugin (client.authentication.k8s.io) and return its answer's `status`."""
     command, version = plugin.get("command"), plugin.get("apiVersion")
@@ -180,7 +197,7 @@ async def run_plugin(plugin: Mapping[str, Any], cluster: Mapping[str, Any]) -> M
         raise CredentialsError("exec plugin: needs command and apiVersion")
     spec: dict[str, Any] = {"interactive": False}
     if plugin.get("provideClusterInfo"):
-        spec["cluster"] = {k: v for k, v in cluster.items() if k != "proxy-url"}
+        spec["cluster"] = _cluster_info(cluster)
     info = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
     env = {**os.environ, "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
     env.update({str(item["name"]): str(item["value"]) for item in plugin.get("env") or []})

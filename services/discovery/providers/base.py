@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from services.common.kube.credentials import Credentials
 from services.common.kube.kubeconfig import KubeconfigError, digest, parse, single
+from services.common.kube.shape import Shape, shape_of
 
 MAX_EMBEDDED = 1024 * 1024
 LOCAL_KEYS = (
@@ -39,6 +40,11 @@ class Found:
     def server(self) -> str:
         """Address of its apiserver."""
         return str(self.kubeconfig["clusters"][0]["cluster"]["server"])
+
+    @property
+    def place(self) -> tuple[str, Shape]:
+        """The same for the same cluster: the server, and what of it is the cluster."""
+        return self.server, shape_of(self.kubeconfig)
 
 
 def found(

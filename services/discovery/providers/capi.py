@@ -10,13 +10,20 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from services.common.errors import StatusError, unavailable
+from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.kube.resource import SECRETS, Resource
 from services.discovery.config import ClusterApiProvider
-from services.discovery.names import ObjectCandidate
-from services.discovery.providers.objects import Access, Key, ObjectProvider, has_key, reread
+from services.discovery.names import Candidate, ObjectCandidate
+from services.discovery.providers.objects import (
+    Access,
+    Key,
+    ObjectProvider,
+    has_key,
+    preferred_version,
+    reread,
+)  # fmt: skip
 
 GROUP = "cluster.x-k8s.io"
 SUFFIX = "-kubeconfig"
@@ -39,7 +46,7 @@ class ClusterApiTask(ObjectProvider):
 
     async def watches(self, client: KubeClient) -> Sequence[Informer]:
         """Follow Clusters, in the version that the management cluster prefers, and the metadata of Secrets."""
-        clusters = Resource(GROUP, await preferred_version(client), "clusters", "Cluster")
+        clusters = Resource(GROUP, await preferred_version(client, GROUP, "Cluster API"), "clusters", "Cluster")
         return [
             Informer(client, clusters, namespace=self._namespace, metadata_only=True, handler=self.cluster_changed),
             Informer(client, SECRETS, namespace=self._namespace, metadata_only=True, handler=self.secret_changed),
@@ -56,7 +63,7 @@ class ClusterApiTask(ObjectProvider):
         if name.endswith(SUFFIX):
             self.changed(kind, obj, old)
 
-    async def read(self, client: KubeClient) -> Mapping[ObjectCandidate, Access]:
+    async def read(self, client: KubeClient) -> Mapping[Candidate, Access]:
         """Fetch the Secrets that changed."""
         clusters, secrets = (informer.store for informer in self._informers)
         wanted = {
@@ -92,17 +99,3 @@ class ClusterApiTask(ObjectProvider):
             # Without a version, so that it is read again.
             return Access(uid, "", kept, f"cannot be read: {error.message}")
         return await asyncio.to_thread(reread, before, secret, KEY) if has_key(secret, KEY) else None
-
-
-async def preferred_version(client: KubeClient) -> str:
-    """Version of Cluster API that the cluster prefers; StatusError where there is none."""
-    try:
-        group = (await client.request("GET", f"/apis/{GROUP}")).json()
-    except StatusError as error:
-        if error.code == 404:
-            raise StatusError(404, None, f"Cluster API is not installed there (no API group {GROUP})") from None
-        raise
-    version = group.get("preferredVersion") if isinstance(group, dict) else None
-    if not isinstance(version, dict) or not isinstance(version.get("version"), str):
-        raise unavailable(f"/apis/{GROUP}: the answer is no API group")
-    return str(version["version"])

@@ -9,18 +9,27 @@ from services.common.kube.client import KubeClient
 from services.discovery.config import (
     ClusterApiProvider,
     FileProvider,
+    InventoryProvider,
+    KcpProvider,
     KindProvider,
+    NamespaceProvider,
     RemoteProvider,
     SecretProvider,
     Settings,
+    StaticProvider,
 )
 from services.discovery.providers.base import Provider
 from services.discovery.providers.capi import ClusterApiTask
 from services.discovery.providers.files import FileProviderTask
+from services.discovery.providers.inventory import InventoryTask
+from services.discovery.providers.kcp import KcpTask
 from services.discovery.providers.kind import KindProviderTask
+from services.discovery.providers.namespaces import NamespaceProviderTask
 from services.discovery.providers.remote import RemoteProviderTask
 from services.discovery.providers.secrets import SecretProviderTask
 from services.discovery.providers.static import StaticProviderTask
+
+OfObjects = SecretProvider | ClusterApiProvider | NamespaceProvider | KcpProvider | InventoryProvider
 
 
 def make(
@@ -29,19 +38,26 @@ def make(
     """Return a provider that does not run yet; ConfigError where it needs a host and there is none."""
     if isinstance(settings, FileProvider):
         return FileProviderTask(ident, settings.paths, holders)
-    if isinstance(settings, SecretProvider):
-        _needs_cluster(ident, settings.kubeconfig, host)
-        return SecretProviderTask(ident, settings, host, holders)
-    if isinstance(settings, ClusterApiProvider):
-        _needs_cluster(ident, settings.kubeconfig, host)
-        return ClusterApiTask(ident, settings, host, holders)
     if isinstance(settings, KindProvider):
         return KindProviderTask(ident, settings, holders)
     if isinstance(settings, RemoteProvider):
         return RemoteProviderTask(ident, settings)
-    return StaticProviderTask(ident, settings.clusters)
-
-
-def _needs_cluster(ident: str, kubeconfig: str, host: KubeClient | None) -> None:
-    if not kubeconfig and host is None:
+    if isinstance(settings, StaticProvider):
+        return StaticProviderTask(ident, settings.clusters)
+    if not settings.kubeconfig and host is None:
         raise ConfigError(f"provider {ident}: kubeconfig is needed, since there is no host (host.kubeconfig)")
+    return _of_objects(ident, settings, host, holders)
+
+
+def _of_objects(
+    ident: str, settings: OfObjects, host: KubeClient | None, holders: Callable[[], Mapping[str, str]]
+) -> Provider:
+    if isinstance(settings, SecretProvider):
+        return SecretProviderTask(ident, settings, host, holders)
+    if isinstance(settings, ClusterApiProvider):
+        return ClusterApiTask(ident, settings, host, holders)
+    if isinstance(settings, NamespaceProvider):
+        return NamespaceProviderTask(ident, settings, host, holders)
+    if isinstance(settings, KcpProvider):
+        return KcpTask(ident, settings, host, holders)
+    return InventoryTask(ident, settings, host, holders)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.common.errors import StatusError
+from services.common.errors import StatusError, unavailable
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.kube.kubeconfig import KubeconfigError
 from services.common.tasks import Backoff
-from services.discovery.names import ObjectCandidate, assign
+from services.discovery.names import Candidate, assign
 from services.discovery.providers.base import Found, Problem, Publish, Reading, embedded, found, unread
 
 FIRST = 5.0
@@ -40,6 +40,8 @@ class Access:
     """As last read well."""
     problem: str = ""
     """What is wrong with it now."""
+    labels: Mapping[str, str] | None = None
+    """What the provider knows about the cluster."""
 
 
 def reread(before: Access | None, secret: Mapping[str, Any], key: str) -> Access:
@@ -67,6 +69,8 @@ class ObjectProvider:
 
     where = "the cluster"
     """Source of problems that concern all of it."""
+    reread = float("inf")
+    """Seconds after which `read` is called though no object changed: for what does not come out of objects."""
 
     def __init__(
         self, ident: str, kubeconfig: str, host: KubeClient | None, holders: Callable[[], Mapping[str, str]]
@@ -89,9 +93,16 @@ class ObjectProvider:
         """Informers to run, with `self.changed` as handler; StatusError where it cannot be said now."""
         raise NotImplementedError
 
-    async def read(self, client: KubeClient) -> Mapping[ObjectCandidate, Access]:
+    async def read(self, client: KubeClient) -> Mapping[Candidate, Access]:
         """All clusters there are now, those with problems included."""
         raise NotImplementedError
+
+    def unread(self) -> Sequence[tuple[str, str]]:
+        """(beginning of sources, why) of what could not be read: clusters known from there stay."""
+        return ()
+
+    async def stop(self) -> None:
+        """Called when `run` ends."""
 
     # The loop.
 
@@ -110,6 +121,7 @@ class ObjectProvider:
                 await self._synced(publish)
                 await self._follow(client, publish)
         finally:
+            await self.stop()
             if client is not self._host:
                 await client.close()
 
@@ -156,7 +168,7 @@ class ObjectProvider:
             publish(self._reading(await self.read(client), said))
             if not self._retry:
                 backoff.reset()
-            end = asyncio.get_running_loop().time() + backoff.next_delay() if self._retry else float("inf")
+            end = asyncio.get_running_loop().time() + (backoff.next_delay() if self._retry else self.reread)
             while not self._event.is_set() and self._trouble() == said:
                 if asyncio.get_running_loop().time() >= end:
                     break
@@ -174,9 +186,12 @@ class ObjectProvider:
         self._well = self._well if error else now
         return error if now - self._well >= GRACE else ""
 
-    def _reading(self, known: Mapping[ObjectCandidate, Access], trouble: str) -> Reading:
+    def _reading(self, known: Mapping[Candidate, Access], trouble: str) -> Reading:
         problems = [Problem(self.where, trouble)] if trouble else []
         unreadable: list[str] = []
+        for source, why in self.unread():
+            problems.append(Problem(source, why))
+            unreadable.append(source)
         for candidate, access in known.items():
             if access.problem:
                 problems.append(Problem(candidate.source, access.problem))
@@ -190,4 +205,18 @@ class ObjectProvider:
 
 def _found(name: str, source: str, access: Access, trouble: str) -> Found:
     assert access.kubeconfig is not None
-    return found(name, access.kubeconfig, source, problem=access.problem or trouble)
+    return found(name, access.kubeconfig, source, access.labels, problem=access.problem or trouble)
+
+
+async def preferred_version(client: KubeClient, group: str, what: str) -> str:
+    """Version of an API group that the cluster prefers; StatusError where there is none."""
+    try:
+        answer = (await client.request("GET", f"/apis/{group}")).json()
+    except StatusError as error:
+        if error.code == 404:
+            raise StatusError(404, None, f"{what} is not installed there (no API group {group})") from None
+        raise
+    version = answer.get("preferredVersion") if isinstance(answer, dict) else None
+    if not isinstance(version, dict) or not isinstance(version.get("version"), str):
+        raise unavailable(f"/apis/{group}: the answer is no API group")
+    return str(version["version"])

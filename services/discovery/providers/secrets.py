@@ -13,7 +13,7 @@ from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.kube.resource import SECRETS
 from services.discovery.config import SecretProvider
-from services.discovery.names import ObjectCandidate
+from services.discovery.names import Candidate, ObjectCandidate
 from services.discovery.providers.objects import Access, Key, ObjectProvider, has_key, reread
 
 
@@ -37,7 +37,7 @@ class SecretProviderTask(ObjectProvider):
             label_selector=f"{settings.label}=true", handler=self.changed,
         )]  # fmt: skip
 
-    async def read(self, client: KubeClient) -> Mapping[ObjectCandidate, Access]:
+    async def read(self, client: KubeClient) -> Mapping[Candidate, Access]:
         """Decode those that changed; in a thread, since loading certificates takes its time."""
         store = dict(self._informers[0].store)
         self._known = await asyncio.to_thread(self._decode, store)
