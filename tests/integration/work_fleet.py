@@ -172,7 +172,7 @@ class FakeFleet:
         """Listen."""
         app = web.Application()
         app.router.add_route("*", "/c/{cluster}/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()

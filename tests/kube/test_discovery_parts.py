@@ -57,15 +57,11 @@ async def parts(clusters: Fleet, kubectl: Callable[[Path], Kubectl], tmp_path: P
         {"type": "cluster-inventory", "kubeconfig": str(clusters.host.kubeconfig),
          "accessProviders": [{"name": "files", "exec": {"command": sys.executable, "args": [str(plugin)]}}]},
     ]  # fmt: skip
-    west, host = kubectl(clusters.members["west"].kubeconfig), kubectl(clusters.host.kubeconfig)
+    host = kubectl(clusters.host.kubeconfig)
     await host("apply", "-f", "-", stdin=CRD)
     await host("wait", "--for=condition=Established", "crd/clusterprofiles.multicluster.x-k8s.io")
-    for name in ("team-a", "team-b"):
-        await west("create", "namespace", name)
-        await west("label", "namespace", name, "fleet=parts")
     service = DiscoveryService(DiscoveryConfig(grpc_address="127.0.0.1:0", http_address="", providers=providers))
     service.config.probe.interval = 0.3
-    service.config.host.kubeconfig = str(clusters.host.kubeconfig)
     running = asyncio.create_task(service.run())
     await eventually(lambda: service._ready)
     watcher = FleetWatcher(service.grpc.bound)
@@ -76,9 +72,7 @@ async def parts(clusters: Fleet, kubectl: Callable[[Path], Kubectl], tmp_path: P
     await asyncio.wait({watching})
     service.request_stop()
     assert await running == 0
-    await west("delete", "namespace", "team-a", "team-b", "--ignore-not-found", "--wait=false")
     await host("delete", "crd", "clusterprofiles.multicluster.x-k8s.io")
-    await host("delete", "clusters", "--all", "--ignore-not-found")
 
 
 def config_map(name: str) -> dict[str, Any]:
@@ -88,8 +82,11 @@ def config_map(name: str) -> dict[str, Any]:
 async def test_a_namespace_is_a_cluster_that_shows_only_itself(
     parts: FleetWatcher, clusters: Fleet, kubectl: Callable[[Path], Kubectl]
 ) -> None:
-    await eventually(lambda: {m.name for m in parts.members.values() if m.ready} == {"team-a", "team-b"})
     west = kubectl(clusters.members["west"].kubeconfig)
+    for name in ("team-a", "team-b"):
+        await west("create", "namespace", name)
+        await west("label", "namespace", name, "fleet=parts")
+    await eventually(lambda: {m.name for m in parts.members.values() if m.ready} == {"team-a", "team-b"})
     a, b = parts.members["team-a"], parts.members["team-b"]
     assert a.uid == (await west.json("get", "namespace", "team-a"))["metadata"]["uid"] != b.uid
     one = a.client
@@ -110,7 +107,7 @@ async def test_a_namespace_is_a_cluster_that_shows_only_itself(
             await call
         assert caught.value.code in (403, 404)
     types = (await one.request("GET", "/api/v1")).json()["resources"]
-    assert {kind["name"] for kind in types if not kind["namespaced"]} == {"namespaces"}
+    assert {kind["name"] for kind in types if not kind["namespaced"]} == {"namespaces", "namespaces/status"}
     # A controller's watch over all namespaces is one over this cluster; over pods, in any form, too.
     seen: list[str] = []
     informer = Informer(one, CONFIG_MAPS, handler=lambda kind, obj, old: seen.append(f"{kind} {obj['metadata']['name']}"))
@@ -130,6 +127,7 @@ async def test_a_namespace_is_a_cluster_that_shows_only_itself(
     await west("create", "namespace", "team-a")
     await west("label", "namespace", "team-a", "fleet=parts")
     await eventually(lambda: "team-a" in parts.members and parts.members["team-a"].uid not in ("", uid))
+    await west("delete", "namespace", "team-a", "team-b", "--wait=false")
 
 
 async def test_cluster_profiles_with_a_plugin(parts: FleetWatcher, clusters: Fleet, tmp_path: Path) -> None:
