@@ -13,9 +13,10 @@ from reclock.cli import drain as drain_command
 from reclock.cli import explain as explain_command
 from reclock.cli import kubeconfig as kubeconfig_command
 from reclock.cli.api import Api
+from reclock.cli.clusters_app import clusters_app
 from reclock.cli.controllers_app import controllers_app
 from reclock.cli.markers_app import markers_app
-from reclock.cli.options import Kubeconfig, Namespace, Output, run_command
+from reclock.cli.options import ClusterName, Kubeconfig, Namespace, Output, run_command
 from reclock.cli.output import Format, console, show
 from reclock.cli.queue_app import queue_app
 
@@ -26,17 +27,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(clusters_app, name="clusters")
 app.add_typer(markers_app)
 app.add_typer(controllers_app)
 app.add_typer(queue_app)
-
-ClusterName = Annotated[str, typer.Argument(help="Name of a cluster.", show_default=False)]
-
-
-@app.command()
-def clusters(kubeconfig: Kubeconfig = None, output: Output = Format.table) -> None:
-    """List the clusters of the fleet, with what is wrong with them."""
-    run_command(kubeconfig, lambda api: clusters_command.clusters(api, output))
 
 
 @app.command()

@@ -1,35 +1,116 @@
-"""`reclock clusters`, `cordon`, `uncordon`, `forget`, and how a drain starts."""
+"""`reclock clusters` (once, live, one of them), `cordon`, `uncordon`, `forget`, and how a drain starts."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+from rich.live import Live
+
 from reclock.cli.api import GROUP, Api, CliError
-from reclock.cli.output import Format, age, condition, console, show
+from reclock.cli.output import Format, age, condition, console, show, table
 
 MAINTENANCE = "reclock.dev/maintenance"
 COLUMNS = ("NAME", "READY", "VERSION", "PROVIDER", "TAINTS", "SERVER", "AGE", "REASON")
 
 
+EMPTY = "no clusters yet: tell discovery about a kubeconfig"
+
+
 async def clusters(api: Api, form: Format) -> None:
     """Print the fleet, and what keeps a source of clusters from being read."""
-    items = await api.items(f"{GROUP}/clusters")
-    sources = (await api.call("GET", "/reclock/sources"))["problems"]
+    items, sources = await _fleet(api)
     data = {"clusters": items, "problems": sources}
-    show(
-        data,
-        form,
-        COLUMNS,
-        [_row(item) for item in items],
-        "no clusters yet: tell discovery about a kubeconfig",
-    )
+    show(data, form, COLUMNS, [_row(item) for item in items], EMPTY)
     if form is Format.table:
-        for problem in sources:
-            console.print(
-                f"[yellow]{problem['provider']}: {problem['source']}: {problem['message']} (since {age(problem['since'])})[/]",
-                highlight=False,
-            )
+        for note in map(_note, sources):
+            console.print(f"[yellow]{note}[/]", highlight=False)
+
+
+async def watch(api: Api, interval: float) -> None:
+    """Show the fleet until interrupted; one table after the other where this is no terminal."""
+    if not console.is_terminal:
+        while True:
+            print(await _page(api), flush=True)
+            await asyncio.sleep(interval)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(await _page(api), refresh=True)
+            await asyncio.sleep(interval)
+
+
+async def _page(api: Api) -> str:
+    """The fleet as text; a front that is away for a moment is said, and asked again."""
+    try:
+        items, sources = await _fleet(api)
+    except CliError as error:
+        return f"{datetime.now():%H:%M:%S} {error}"
+    rows = [_row(item) for item in items]
+    return "\n".join([table(COLUMNS, rows) if rows else EMPTY, *map(_note, sources)])
+
+
+async def _fleet(api: Api) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    items, sources = await asyncio.gather(api.items(f"{GROUP}/clusters"), api.call("GET", "/reclock/sources"))
+    return items, sources["problems"]
+
+
+def _note(problem: dict[str, Any]) -> str:
+    return f"{problem['provider']}: {problem['source']}: {problem['message']} (since {age(problem['since'])})"
+
+
+async def describe(api: Api, name: str, form: Format) -> None:
+    """Print all that is known about one cluster: where it is from, its health, its last changes."""
+    item, sources = await asyncio.gather(
+        api.call("GET", f"{GROUP}/clusters/{name}"), api.call("GET", "/reclock/sources")
+    )
+    status = item.get("status") or {}
+    source = status.get("source", "")
+    problems = [one for one in sources["problems"] if source and one["source"] == source]
+    if form is not Format.table:
+        show({"cluster": item, "problems": problems}, form, (), (), "")
+        return
+    facts = _facts(item)
+    print(table(facts[0], facts[1:]))
+    conditions = [_condition_row(one) for one in status.get("conditions") or []]
+    history = [_change_row(one) for one in reversed(status.get("history") or [])]
+    for title, columns, rows in (
+        ("Conditions", ("TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"), conditions),
+        ("Last changes", ("AGO", "TYPE", "STATUS", "REASON", "MESSAGE"), history),
+    ):
+        print(f"\n{title}:\n{table(columns, rows) if rows else 'none'}")
+    for note in map(_note, problems):
+        console.print(f"[yellow]{note}[/]", highlight=False)
+
+
+def _facts(item: dict[str, Any]) -> list[tuple[str, ...]]:
+    metadata, status = item["metadata"], item.get("status") or {}
+    latencies = status.get("latencies") or {}
+    latency = "-"
+    if latencies:
+        latency = f"p50 {latencies['p50']}, p99 {latencies['p99']} over {latencies['samples']} probes"
+    taints = (item.get("spec") or {}).get("taints") or []
+    facts = {
+        "Name": metadata["name"], "Provider": status.get("provider"), "Source": status.get("source"),
+        "Server": status.get("server"), "Uid": status.get("uid"), "Version": status.get("kubeVersion"),
+        "Labels": ", ".join(f"{key}={value}" for key, value in sorted((metadata.get("labels") or {}).items())),
+        "Taints": ", ".join(f"{one['key']}:{one['effect']} ({age(one.get('timeAdded'))})" for one in taints),
+        "Latency": latency, "Engaged": _ago(status.get("engagedAt")), "Unreachable": _ago(status.get("unreachableSince")),
+        "Leaving": _ago(status.get("leavingSince")), "Forgotten": "yes" if status.get("forgotten") else "",
+    }  # fmt: skip
+    return [(f"{key}:", str(value)) for key, value in facts.items() if value]
+
+
+def _ago(stamp: str | None) -> str:
+    return f"{age(stamp)} ago ({stamp})" if stamp else ""
+
+
+def _condition_row(one: dict[str, Any]) -> tuple[str, ...]:
+    return one["type"], one["status"], age(one.get("lastTransitionTime")), one.get("reason", ""), one.get("message", "")
+
+
+def _change_row(one: dict[str, Any]) -> tuple[str, ...]:
+    return age(one["time"]), one["type"], one["status"], one.get("reason", ""), one.get("message", "")
 
 
 def _row(item: dict[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from reclock.cli.api import Api, CliError, run
+from reclock.cli.api import GROUP, Api, CliError, run
 from reclock.cli.output import Format
 
 Kubeconfig = Annotated[
@@ -19,6 +19,19 @@ Kubeconfig = Annotated[
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")]
+
+def _cluster_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the fleet's clusters, for completion: nothing where the front cannot be asked."""
+    try:
+        items = run(context.params.get("kubeconfig"), lambda api: api.items(f"{GROUP}/clusters"))
+    except CliError:
+        return []
+    return [name for item in items if (name := item["metadata"]["name"]).startswith(incomplete)]
+
+
+ClusterName = Annotated[
+    str, typer.Argument(help="Name of a cluster.", show_default=False, autocompletion=_cluster_names)
+]
 
 
 def run_command(kubeconfig: str | None, work: Callable[[Api], Awaitable[None]]) -> None:

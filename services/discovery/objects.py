@@ -152,10 +152,11 @@ class ClusterObjects:
             self._written[name] = asyncio.get_running_loop().time()
 
     def _latency_due(self, name: str, obj: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-        """Whether the latency alone is worth a write: it changed, and the last write is a while ago."""
-        old = (obj.get("status") or {}).get("latency")
+        """Whether latencies alone are worth a write: they changed, and the last write is a while ago."""
+        old = obj.get("status") or {}
         age = asyncio.get_running_loop().time() - self._written.get(name, 0.0)
-        return old != status.get("latency") and age > LATENCY_PERIOD
+        changed = any(old.get(key) != status.get(key) for key in ("latency", "latencies"))
+        return changed and age > LATENCY_PERIOD
 
     async def _apply_labels(self, name: str, labels: Mapping[str, str]) -> None:
         """Create the object or bring our labels up to date; keys that the operator holds are left to them."""
@@ -218,8 +219,9 @@ def already_left(obj: Mapping[str, Any]) -> bool:
 
 
 def differs(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a status is worth writing: the latency alone is not."""
-    return {**old, "latency": ""} != {**new, "latency": ""}
+    """Whether a status is worth writing: latencies alone are not."""
+    unimportant = {"latency": "", "latencies": ""}
+    return {**old, **unimportant} != {**new, **unimportant}
 
 
 def conflicting_labels(error: StatusError) -> set[str]:

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 import msgspec
@@ -43,6 +43,9 @@ class ProbeResult:
     version: str = ""
     uid: str = ""
     latency_us: int = 0
+    """Of the last few probes, the median."""
+    sample_us: int = 0
+    """Of this one."""
 
 
 REASONS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
@@ -86,7 +89,7 @@ async def probe(client: KubeClient, timeout: float, version: str = "") -> ProbeR
         checks = [cut(line, 200) for line in ready.body.decode("utf-8", "replace").splitlines() if line[:3] == "[-]"]
         problem, message = "NotReady", f"/readyz: HTTP {ready.status} {'; '.join(checks)}".rstrip()
     return ProbeResult(
-        True, not problem, problem or "ReadyzOk", message, git, uid, max(1, int(latency * 1_000_000))
+        True, not problem, problem or "ReadyzOk", message, git, uid, taken := max(1, int(latency * 1_000_000)), taken
     )
 
 
@@ -161,7 +164,7 @@ class Prober:
                 if result.reachable:
                     answered = True
                     samples.append(result.latency_us)
-                    result = with_latency(result, int(statistics.median(samples)))
+                    result = replace(result, latency_us=int(statistics.median(samples)))
                 # A busy machine makes one probe late; that is no loss of a cluster.
                 if not (answered and 0 < timeouts < TIMEOUTS):
                     answered = result.reachable
@@ -178,10 +181,3 @@ class Prober:
                 time.perf_counter() - started
             )
             return result
-
-
-def with_latency(result: ProbeResult, latency_us: int) -> ProbeResult:
-    """A copy with the median of the last probes."""
-    return ProbeResult(
-        result.reachable, result.ready, result.reason, result.message, result.version, result.uid, latency_us
-    )

@@ -10,6 +10,7 @@ from typing import Any
 from reclock.discovery.v1 import discovery_pb2
 from services.common.errors import cut
 from services.common.kube.shape import Shape
+from services.discovery.health import Change, Health
 from services.discovery.providers.base import Found
 
 REACHABLE, READY, CONFIGURED = "Reachable", "Ready", "Configured"
@@ -73,6 +74,7 @@ class Record:
     """Its access before a restart, for a cluster whose source is gone since."""
     left_behind: str = ""
     operator: Operator = field(default_factory=Operator)
+    health: Health = field(default_factory=Health)
     same_as: str = ""
     """Name of the engaged record that turned out to be the same cluster; this one is then not streamed."""
 
@@ -84,6 +86,9 @@ class Record:
             return False
         since = old.since if old is not None and old.status == status else now()
         self.conditions[kind] = Condition(status, reason, message, since)
+        # "Not probed yet" is no state to remember, and a text that differs no change.
+        if status != "Unknown" and (old is None or (old.status, old.reason) != (status, reason)):
+            self.health.changes.append(Change(now(), kind, status, reason, message))
         return True
 
     def is_true(self, kind: str) -> bool:
@@ -152,8 +157,21 @@ def to_status(record: Record) -> dict[str, Any]:
              "lastTransitionTime": _stamp(c.since)}
             for kind, c in sorted(record.conditions.items())
         ],
+        "latencies": _latencies(record.health),
+        "history": [
+            {"time": _stamp(c.time), "type": c.type, "status": c.status, "reason": c.reason, "message": cut(c.message, 200)}
+            for c in record.health.changes
+        ],
     }  # fmt: skip
-    return {key: value for key, value in status.items() if value not in (None, "", [])}
+    return {key: value for key, value in status.items() if value not in (None, "", [], {})}
+
+
+def _latencies(health: Health) -> dict[str, Any]:
+    if not health.samples:
+        return {}
+    return {
+        "p50": show_latency(health.latency(0.5)), "p99": show_latency(health.latency(0.99)), "samples": health.samples,
+    }  # fmt: skip
 
 
 def show_latency(latency_us: int) -> str:
@@ -193,6 +211,10 @@ def from_object(obj: Mapping[str, Any]) -> Record | None:
             str(item.get("status", "Unknown")), str(item.get("reason", "")), str(item.get("message", "")), since
         )
     record.operator = operator_part(obj, {})
+    record.health.began(
+        Change(_time(item.get("time")) or now(), *(str(item.get(key, "")) for key in ("type", "status", "reason", "message")))
+        for item in status.get("history") or []
+    )
     return record
 
 

@@ -98,6 +98,7 @@ class Registry:
         mine.uid = mine.uid or record.uid
         mine.kube_version = mine.kube_version or record.kube_version
         mine.held = mine.held or record.held
+        mine.health.began(record.health.changes)
         if record.engaged_at and (mine.engaged_at is None or record.engaged_at < mine.engaged_at):
             mine.engaged_at = record.engaged_at
         if not mine.is_true(REACHABLE) and record.unreachable_since:
@@ -276,6 +277,7 @@ class Registry:
         # One that leaves is not expected back, whether it answers or not.
         record.forgotten = record.forgotten and record.leaving_since is not None
         record.kube_version = result.version or record.kube_version
+        record.health.answered(result.sample_us or result.latency_us)
         if noticeable(record.latency_us, result.latency_us):
             record.latency_us = result.latency_us
         if result.uid and result.uid != record.uid:

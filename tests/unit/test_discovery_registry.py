@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +379,27 @@ def test_engaging_and_leaving_ten_thousand_times_leaves_nothing() -> None:
     assert "east" in registry.records
     registry.release_overdue(-1)
     assert registry.records == {}
+
+
+def test_changes_and_latencies_are_remembered_and_outlive_a_restart() -> None:
+    registry = Registry(Hub(), ["files"])
+    registry.reading("files", Reading((cluster("east"),)))
+    good, lost = replace(GOOD, sample_us=1000), replace(GOOD, reachable=False, ready=False, reason="Timeout", message="x" * 500)
+    for _ in range(99):
+        registry.probed("east", good)
+    registry.probed("east", replace(GOOD, sample_us=50_000))
+    record = registry.records["east"]
+    assert [(c.type, c.status) for c in record.health.changes] == [("Configured", "True"), ("Reachable", "True"), ("Ready", "True")]
+    registry.probed("east", lost)
+    registry.probed("east", replace(lost, message="another text is no change"))
+    status = to_object(record)["status"]
+    assert status["latencies"] == {"p50": "1.0ms", "p99": "50.0ms", "samples": 100}
+    assert [(c["type"], c["status"], c["reason"]) for c in status["history"]][3:] == [("Reachable", "False", "Timeout")]
+    assert len(status["history"][-1]["message"]) <= 201
+    for number in range(50):
+        registry.probed("east", replace(lost, reason=f"Reason{number}"))
+    assert len(to_object(record)["status"]["history"]) == 20
+    kept = from_object(to_object(record))
+    assert kept is not None
+    assert list(kept.health.changes)[-1].reason == "Reason49"
+    assert kept.health.samples == 0
