@@ -96,7 +96,7 @@ async def test_what_one_replica_showed_every_other_knows(pair: Pair) -> None:
         assert there is not None and there.fleet == shown.fleet, "I3"
 
 
-async def test_a_client_moves_between_replicas_with_its_version(pair: Pair) -> None:
+async def test_fault_34_a_client_moves_between_replicas_with_its_version(pair: Pair) -> None:
     leader, follower = await pair.start("east", "west")
     east = pair.leader.members["east"]
     clocks = [leader, follower]

@@ -47,7 +47,7 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
     ("method", "protocol"),
     [("POST", "SPDY/3.1"), ("GET", "SPDY/3.1"), ("GET", "websocket"), ("POST", "websocket")],
 )
-async def test_bytes_pass_both_ways_and_each_way_ends_alone(method: str, protocol: str) -> None:
+async def test_fault_13_14_16_upgrades_by_get_and_post_of_both_protocols_with_their_query(method: str, protocol: str) -> None:
     heads: list[str] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str) -> None:

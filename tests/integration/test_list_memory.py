@@ -7,7 +7,7 @@ from benchmarks.bench_list_memory import run
 COUNT = 25_000  # pods, 132 MiB of JSON; `python benchmarks/bench_list_memory.py` measures 100,000
 
 
-async def test_a_long_list_costs_little_memory() -> None:
+async def test_fault_23_a_long_list_costs_little_memory() -> None:
     figures = await run(COUNT)
     assert set(figures) == {
         "JSON", "JSON, gzip", "JSON, slow client", "protobuf", "protobuf, gzip", "protobuf, slow client",

@@ -65,7 +65,7 @@ def test_control_planes_identities_are_refused(user: User) -> None:
         User("system:serviceaccount:ns:sa", groups=("system:serviceaccounts", "system:serviceaccounts:ns")),
     ],
 )  # fmt: skip
-def test_users_and_service_accounts_may(user: User) -> None:
+def test_fault_24_users_and_service_accounts_may(user: User) -> None:
     assert may_act_on_members(user)
 
 

@@ -46,7 +46,7 @@ async def test_list_is_merged_in_key_order_with_fleet_versions(fleet: Fleet) -> 
         assert obj["spec"] == {"nodeName": "n0"}
 
 
-async def test_members_are_asked_exact_at_their_position(fleet: Fleet) -> None:
+async def test_fault_05_members_are_asked_exact_at_their_position(fleet: Fleet) -> None:
     fleet.write("east", pod("a"))
     await fleet.get("/api/v1/namespaces/default/pods?labelSelector=app%3Dweb")
     for name in ("east", "west"):
@@ -57,7 +57,7 @@ async def test_members_are_asked_exact_at_their_position(fleet: Fleet) -> None:
     assert fleet.clock.barriers == 1
 
 
-async def test_version_zero_takes_no_barrier_and_ignores_limit(fleet: Fleet) -> None:
+async def test_fault_06_version_zero_takes_no_barrier_and_ignores_limit(fleet: Fleet) -> None:
     for i in range(5):
         fleet.write("east", pod(f"p{i}"))
     code, body = await fleet.get("/api/v1/pods?resourceVersion=0&limit=2")
@@ -95,7 +95,7 @@ async def test_list_that_never_gets_consistent_is_503(fleet: Fleet) -> None:
     assert code == 503 and body["reason"] == "ServiceUnavailable"
 
 
-async def test_clash_shows_the_older_only_also_with_selectors(fleet: Fleet) -> None:
+async def test_fault_17_clash_shows_the_older_only_also_with_selectors(fleet: Fleet) -> None:
     fleet.write("east", pod("same", uid="old", app="east"))
     fleet.write("west", pod("same", uid="new", app="west"))
     code, body = await fleet.get("/api/v1/pods")
@@ -170,7 +170,7 @@ async def test_compacted_member_lists_anew_first(fleet: Fleet) -> None:
     assert code == 200 and fleet.clock.refreshed == ["west"] and not fleet.clock.gaps
 
 
-async def test_one_slow_member_is_waited_for_beside_the_others(fleet: Fleet) -> None:
+async def test_fault_04_one_slow_member_is_waited_for_beside_the_others(fleet: Fleet) -> None:
     fleet.members["east"].delay = fleet.members["west"].delay = 0.4
     loop = asyncio.get_running_loop()
     begun = loop.time()
@@ -225,7 +225,7 @@ async def test_pages_inside_of_one_namespace(fleet: Fleet) -> None:
     assert names(body) + names(rest) == [f"one/p{i}" for i in range(9)]
 
 
-async def test_pages_are_of_one_version_whatever_happens_between(fleet: Fleet) -> None:
+async def test_fault_22_pages_are_of_one_version_whatever_happens_between(fleet: Fleet) -> None:
     for i in range(6):
         fleet.write("east", pod(f"p{i}"))
     code, body = await fleet.get("/api/v1/pods?limit=3")
@@ -351,7 +351,7 @@ async def test_exact_version_of_the_past(fleet: Fleet) -> None:
     assert code == 200 and names(body) == ["default/a"] and body["metadata"]["resourceVersion"] == str(version)
 
 
-async def test_table_has_one_set_of_columns_and_the_cluster_behind_the_name(fleet: Fleet) -> None:
+async def test_fault_11_table_has_one_set_of_columns_and_the_cluster_behind_the_name(fleet: Fleet) -> None:
     fleet.members["west"].columns = ["Ready", "Name", "Extra"]
     fleet.write("east", pod("a"))
     fleet.write("west", pod("b"))

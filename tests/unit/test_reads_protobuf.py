@@ -64,7 +64,7 @@ async def frames(fleet: Fleet, query: str, accept: str = PROTOBUF) -> AsyncItera
         yield following
 
 
-async def test_get_is_the_json_answer_in_protobuf(fleet: Fleet) -> None:
+async def test_fault_10_get_is_the_json_answer_in_protobuf(fleet: Fleet) -> None:
     fleet.owners.known = {"rs-uid": "host-rs"}
     obj = pod("a", app="web")
     obj["metadata"]["ownerReferences"] = [OWNED]
@@ -171,7 +171,7 @@ async def test_watch_from_a_version(fleet: Fleet) -> None:
         assert (type_, meta.name) == ("DELETED", "a")
 
 
-async def test_watch_list_ends_with_one_bookmark(fleet: Fleet) -> None:
+async def test_fault_10_30_watch_list_in_protobuf_ends_with_one_bookmark(fleet: Fleet) -> None:
     fleet.write("east", pod("b"))
     fleet.write("west", pod("a"))
     query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"

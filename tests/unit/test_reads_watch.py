@@ -160,7 +160,7 @@ async def test_namespace_and_name_are_judged_on_markers(fleet: Fleet) -> None:
         assert told(await name.next()) == ("ADDED", "b")
 
 
-async def test_field_selector_on_payload_has_its_own_set(fleet: Fleet) -> None:
+async def test_fault_12_field_selector_on_a_watch_has_its_own_set(fleet: Fleet) -> None:
     old = fleet.write("east", pod("old"))
     other = pod("other")
     other["spec"]["nodeName"] = "n9"
@@ -272,7 +272,7 @@ async def test_table_columns_come_once_and_the_version_stands_twice(fleet: Fleet
     assert [c["name"] for c in event["object"]["columnDefinitions"]] == ["Name", "Cluster", "Ready"]
 
 
-async def test_state_first_with_exactly_one_end_bookmark(fleet: Fleet) -> None:
+async def test_fault_30_state_first_with_exactly_one_end_bookmark(fleet: Fleet) -> None:
     for i in range(4):
         fleet.write("west" if i % 2 else "east", pod(f"p{i}"))
     at = fleet.clock.head
@@ -325,7 +325,7 @@ async def test_a_version_of_the_future_waits_on_plain_watches(fleet: Fleet) -> N
     assert event["object"]["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 
 
-async def test_a_version_before_the_window_is_410(fleet: Fleet) -> None:
+async def test_fault_32_a_version_before_the_window_is_410(fleet: Fleet) -> None:
     async with fleet.watch("resourceVersion=5") as stream:
         event = await stream.next()
         assert event["type"] == "ERROR" and event["object"]["code"] == 410 and event["object"]["reason"] == "Expired"

@@ -123,7 +123,7 @@ async def test_claim_of_a_cluster_that_left_the_fleet_moves(world: World) -> Non
     assert world.clock.held.cluster == "east" and world.clock.held.released
 
 
-async def test_name_that_is_taken_is_refused_without_asking_anybody(world: World) -> None:
+async def test_fault_17_name_that_is_taken_is_refused_without_asking_anybody(world: World) -> None:
     world.clock.put("west", "web", "u0")
     assert (await refused(lambda: post(world))).reason == "AlreadyExists"
     assert not world.places and not world.east.asked

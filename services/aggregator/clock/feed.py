@@ -15,7 +15,7 @@ from typing import Protocol
 from _fastpath.marker import Marker, of_cluster
 from services.aggregator.clock import metrics
 from services.aggregator.clock.membership import Phase
-from services.aggregator.clock.metadata import Expired, MetadataClient, WatchEnded
+from services.aggregator.clock.metadata import Expired, MetadataClient, NoKubernetes, WatchEnded
 from services.aggregator.clock.position import Position, incarnation, split_incarnation
 from services.aggregator.clock.restore import differs_at_read, differs_at_resume
 from services.aggregator.clock.sequencer import Sequencer
@@ -53,6 +53,7 @@ class Feed:
         self.member, self.api, self.sequencer = member, api, sequencer
         self.label = label
         self._open = False
+        self._garbled = False  # its last watch sent what Kubernetes does not send
         self._said = ""
         self._relist = relist
         self._kick = asyncio.Event()
@@ -100,7 +101,8 @@ class Feed:
         )
         self._said = error.message
         # A watch that broke says nothing yet: the next try to connect does.
-        self.member.report("Connecting" if self._open else "Unreachable", error.message)
+        open_before = self._open and not self._garbled
+        self.member.report("Connecting" if open_before else "Unreachable", error.message)
         self._open = False
 
     async def _sleep(self, seconds: float) -> None:
@@ -199,10 +201,14 @@ class Feed:
                 if not tap.wanted:
                     tap.reopen = partial(scope.reschedule, 0)
                 async for some in watch:
-                    if not some:
+                    # One that sent garbage is trusted again at its first proper frame: connecting proves nothing.
+                    if bool(some) is self._garbled:
                         self._opened(backoff)
                     for one in some:
                         await put(cluster, one if isinstance(one, Marker) else Bookmark(one.version))
+        except NoKubernetes:
+            self._garbled = True
+            raise
         except TimeoutError:
             # Whole objects are wanted by now: watch again from the position, as after any end in order.
             raise WatchEnded from None
@@ -210,7 +216,7 @@ class Feed:
             tap.closed()
 
     def _opened(self, backoff: Backoff) -> None:
-        self._lost = False
+        self._lost = self._garbled = False
         self._open = True
         if self._said:
             log.info("%s: followed again", self._what)

@@ -11,7 +11,7 @@ from _fastpath.marker import DIFF, EVENT, Marker
 from _fastpath.splice import FrameSplitter, ListScanner, Meta, SpliceError, scan, scan_frame
 from services.aggregator.clock.tap import Tap
 from services.common.errors import MemberUnreachable, StatusError, decode_status
-from services.common.kube.client import KubeClient
+from services.common.kube.client import MAX_OBJECT, KubeClient
 from services.common.kube.resource import Resource
 from services.common.pace import Pace
 
@@ -45,6 +45,10 @@ class Mark:
     version: int
 
 
+class NoKubernetes(MemberUnreachable):
+    """What the cluster sends is not what Kubernetes sends: a proxy's page, half of an answer, versions that are none."""
+
+
 class WatchEnded(Exception):
     """The cluster ended the watch in order, when its time was over."""
 
@@ -54,9 +58,9 @@ class Expired(Exception):
 
 
 def number(text: str, what: str) -> int:
-    """A member version; MemberUnreachable for what Kubernetes never sends."""
-    if not text.isdigit():
-        raise MemberUnreachable(f"{what}: resourceVersion {text!r} is no integer")
+    """A member version; NoKubernetes for what Kubernetes never sends."""
+    if not (text.isascii() and text.isdecimal()):
+        raise NoKubernetes(f"{what}: resourceVersion {text[:40]!r} is no integer")
     return int(text)
 
 
@@ -116,7 +120,7 @@ class MetadataClient:
             query = {"limit": PAGE, "continue": token}
 
     async def _page(self, query: dict[str, str | int], incarnation: str) -> tuple[Listing, str]:
-        scanner = ListScanner()
+        scanner = ListScanner(b"items", MAX_OBJECT)
         out: list[Marker] = []
         try:
             async with self.client.stream(
@@ -134,7 +138,7 @@ class MetadataClient:
                 raise Expired(error.message) from error
             raise
         except SpliceError as error:
-            raise MemberUnreachable(f"{self._what}: a list that is none: {error}") from error
+            raise NoKubernetes(f"{self._what}: a list that is none: {error}") from error
         except TimeoutError as error:
             raise MemberUnreachable(f"{self._what}: the list did not come in time") from error
         return Listing(number(scanner.list_version, self._what), out), scanner.continue_token
@@ -155,7 +159,7 @@ class MetadataClient:
             "watch": "1", "allowWatchBookmarks": "true", "resourceVersion": str(version),
             "timeoutSeconds": str(limit),
         }  # fmt: skip
-        splitter = FrameSplitter()
+        splitter = FrameSplitter(MAX_OBJECT)
         try:
             async with self.client.stream(
                 "GET", self.resource.path(), query=query,
@@ -179,7 +183,7 @@ class MetadataClient:
                 raise Expired(error.message) from error
             raise
         except SpliceError as error:
-            raise MemberUnreachable(f"{self._what}: a watch that sends no frames: {error}") from error
+            raise NoKubernetes(f"{self._what}: a watch that sends no frames: {error}") from error
         except TimeoutError as error:
             raise MemberUnreachable(f"{self._what}: the watch was silent") from error
         if loop.time() - begin < limit - EARLY:
@@ -198,6 +202,6 @@ class MetadataClient:
             raise (
                 StatusError.from_status(status)
                 if status
-                else MemberUnreachable(f"{self._what}: the watch ended with an error that is no Status")
+                else NoKubernetes(f"{self._what}: the watch ended with an error that is no Status")
             )
         return self._marker(meta, incarnation, EVENT, deleted=kind == "DELETED")

@@ -10,6 +10,7 @@ import msgspec
 
 from _fastpath import proto, splice
 from _fastpath.splice import SpliceError
+from services.common.kube.client import MAX_OBJECT
 
 AnyMeta = splice.Meta | proto.Meta
 
@@ -55,6 +56,13 @@ class _Names(msgspec.Struct, rename="camel"):
     api_version: str = ""
 
 
+def version_of(text: str) -> int:
+    """A member's version; SpliceError for what Kubernetes never sends."""
+    if text and not (text.isascii() and text.isdecimal()):
+        raise SpliceError(f"resourceVersion {text[:40]!r} is no integer")
+    return int(text or 0)
+
+
 def type_meta(api_version: str, kind: str) -> bytes:
     """A TypeMeta's message."""
     return proto.field(1, api_version.encode()) + proto.field(2, kind.encode())
@@ -77,8 +85,8 @@ JSON = Codec(
     scan=splice.scan,
     scan_answer=lambda body: splice.scan(body, 0, True),
     scan_frame=splice.scan_frame,
-    scanner=lambda table: splice.ListScanner(b"rows" if table else b"items"),
-    splitter=splice.FrameSplitter,
+    scanner=lambda table: splice.ListScanner(b"rows" if table else b"items", MAX_OBJECT),
+    splitter=lambda: splice.FrameSplitter(MAX_OBJECT),
     rewrap=lambda answer, body: body,
     without_version=_without_version,
 )
@@ -86,8 +94,8 @@ PROTOBUF = Codec(
     scan=proto.scan,
     scan_answer=proto.scan_answer,
     scan_frame=proto.scan_frame,
-    scanner=lambda table: proto.ListScanner(),
-    splitter=proto.FrameSplitter,
+    scanner=lambda table: proto.ListScanner(b"items", MAX_OBJECT),
+    splitter=lambda: proto.FrameSplitter(MAX_OBJECT),
     rewrap=_rewrap_proto,
     without_version=proto.without_version,
 )

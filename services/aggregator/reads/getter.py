@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.view import Snapshot
-from services.aggregator.reads.codec import AnyMeta, codec_of, names_of
+from services.aggregator.reads.codec import AnyMeta, codec_of, names_of, version_of
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import ReadOptions
@@ -16,7 +16,7 @@ from services.aggregator.reads.scope import Scope
 from services.aggregator.reads.table import Columns, columns_in
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, StatusError, not_found, unavailable
-from services.common.kube.client import KubeClient, Response
+from services.common.kube.client import MAX_OBJECT, KubeClient, Response
 
 if TYPE_CHECKING:
     from services.aggregator.clock.clock import ResourceClock
@@ -52,13 +52,17 @@ def locate(body: bytes, cluster: str, table: bool) -> tuple[Found, Row | None]:
     """The object in an answer; MemberUnreachable when it is none."""
     try:
         if not table:
-            return Found(cluster, body, codec_of(body).scan_answer(body), -1), None
+            meta = codec_of(body).scan_answer(body)
+            version_of(meta.version)
+            return Found(cluster, body, meta, -1), None
         head, spans, tail = list_items(body, b"rows")
         if len(spans) != 1:
             raise SpliceError(f"a Table of {len(spans)} rows")
         row = Row(head, body[slice(*spans[0])], tail)
         start, end = table_row_object(row.row)
-        return Found(cluster, row.row, scan(row.row, start), end), row
+        meta = scan(row.row, start)
+        version_of(meta.version)
+        return Found(cluster, row.row, meta, end), row
     except SpliceError as error:
         raise MemberUnreachable(f"cluster {cluster}: its answer is no object: {error}") from error
 
@@ -125,7 +129,7 @@ class Getter:
 
     async def _number(self, clock: ResourceClock, namespace: str, name: str, found: Found) -> bool:
         """Wait for the body's fleet version; False when it was passed over and must be read again."""
-        version = int(found.meta.version or 0)
+        version = version_of(found.meta.version)
         try:
             marker = await clock.wait_version(
                 found.cluster, namespace, name, found.meta.uid, version, timeout=SETTLE
@@ -166,7 +170,9 @@ class Getter:
             headers.update(self._scope.access.headers(call, aggregated))
         query = {"includeObject": "Metadata" if include == "None" else include} if include else None
         try:
-            return await client.request("GET", path, query=query, headers=headers, timeout=MEMBER_TIMEOUT)
+            return await client.request(
+                "GET", path, query=query, headers=headers, timeout=MEMBER_TIMEOUT, longest=MAX_OBJECT
+            )
         except StatusError as error:
             if error.code == 404:
                 return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -21,7 +21,7 @@ from services.aggregator.reads.respond import Outgoing
 from services.aggregator.reads.scope import LeftOut, Scope
 from services.aggregator.reads.spool import Spool
 from services.aggregator.reads.tokens import Token, TokenCodec, scope_of, short
-from services.aggregator.reads.walk import Plan, Restart, Walk
+from services.aggregator.reads.walk import BrokeOff, Plan, Restart, Walk
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import MemberUnreachable, StatusError, expired, not_acceptable, unavailable
 
@@ -48,6 +48,8 @@ class Request:
     clock: ResourceClock
     presenter: Presenter
     token: Token | None = None
+    broken: dict[str, str] = field(default_factory=dict)
+    """Members whose answers broke off in an earlier try, and why: the next goes without them."""
 
     @property
     def scope(self) -> str:
@@ -87,10 +89,12 @@ class Lister:
                     raise ConnectionResetError("the list was broken off") from reason
                 if request.token is not None and request.token.version:
                     raise self._codec.inconsistent(request.token) from reason
-            except StatusError:
+            except StatusError as error:
                 if out.started:
                     out.abort()
-                raise
+                if out.started or not isinstance(error, BrokeOff):
+                    raise
+                request.broken[error.cluster] = error.message
             await asyncio.sleep(0.02 * attempt)
         raise unavailable(f"{aggregated.key}: no consistent list could be had, try again")
 
@@ -135,7 +139,8 @@ class Lister:
 
     async def _plan(self, request: Request, snapshot: Snapshot, left: LeftOut) -> Plan:
         call, aggregated, options, clock = request.call, request.aggregated, request.options, request.clock
-        clusters = self._scope.asked(clock, snapshot, left)
+        clusters = [name for name in self._scope.asked(clock, snapshot, left) if name not in request.broken]
+        left.away.update(request.broken)
         clusters = self._scope.node_scope(aggregated, options, clusters)
         token, form = request.token, request.form
         query = {"labelSelector": options.labels.text, "fieldSelector": options.fields.text}

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from _fastpath.splice import SpliceError, scan, table_row_object
-from services.aggregator.reads.codec import JSON, AnyMeta, Codec, list_names
+from services.aggregator.reads.codec import JSON, AnyMeta, Codec, list_names, version_of
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient
 
@@ -26,7 +26,7 @@ class Item:
 
     def __init__(self, raw: bytes, meta: AnyMeta, end: int) -> None:
         self.raw, self.meta, self.end = raw, meta, end
-        self.namespace, self.name, self.version = meta.namespace, meta.name, int(meta.version or 0)
+        self.namespace, self.name, self.version = meta.namespace, meta.name, version_of(meta.version)
         self.key = f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
@@ -85,7 +85,7 @@ class MemberList:
     @property
     def version(self) -> int:
         """resourceVersion of the list; 0 before it was read."""
-        return int(self._scanner.list_version or 0)
+        return version_of(self._scanner.list_version)
 
     @property
     def continues(self) -> bool:
@@ -161,8 +161,14 @@ class MemberList:
         async with stream as response:
             self.warnings = response.headers.getall("Warning", [])
             dropped = 0
+            loop = asyncio.get_running_loop()
+            heard = loop.time()
             content, feed, reader = response.content, self._scanner.feed, self._reader
             while chunk := await content.readany():
+                if not chunk.isspace():
+                    heard = loop.time()
+                elif loop.time() - heard > SILENCE:
+                    raise MemberUnreachable(f"cluster {self.cluster}: its list has no end")
                 if self._dropped:
                     dropped += len(chunk)
                     if dropped > DRAIN:

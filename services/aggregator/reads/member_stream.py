@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.tap import Tap
-from services.aggregator.reads.codec import JSON, AnyMeta, Codec
+from services.aggregator.reads.codec import JSON, AnyMeta, Codec, version_of
 from services.aggregator.reads.member_list import Item, MemberList
 from services.aggregator.reads.table import Columns, columns_in
 from services.common.errors import MemberUnreachable, StatusError, decode_status
@@ -157,7 +157,7 @@ class MemberStream:
                     hint = error.retry_after
                     self._failed(error)
                 except SpliceError as error:
-                    log.warning("payloads of %s%s: not a watch: %s", self.cluster, self._options.path, error)
+                    self._failed(MemberUnreachable(f"what it sends is no watch: {error}"))
                 except Exception:
                     # Watchers live on what comes here: a bug must not end it for all of them.
                     log.exception("payloads of %s%s failed", self.cluster, self._options.path)
@@ -285,11 +285,12 @@ class MemberStream:
             content = response.content
             pace = Pace(GATHER)
             while chunk := await content.readany():
-                self._backoff.reset()
                 frames = splitter.feed(chunk)
                 pace.stepped(len(frames))
                 for frame in frames:
                     self._take(frame)
+                if frames:
+                    self._backoff.reset()  # not before: a member that sends garbage is not asked again at once
                 if self._join():
                     raise Handover
                 if (left := pace.left()) > 0:
@@ -306,15 +307,15 @@ class MemberStream:
             raise error_of(frame[meta.start : meta.end])
         raw, end = frame, meta.end
         if self._options.table:
-            version = int(meta.version or 0)
+            version = version_of(meta.version)
             raw, meta, end = self._row(frame, meta)
             if type_ == "BOOKMARK":
-                self._passed(version or int(meta.version or 0), bookmark=True)
+                self._passed(version or version_of(meta.version), bookmark=True)
                 return
         self._take_scanned(raw, type_, meta, end)
 
     def _take_scanned(self, raw: bytes, type_: str, meta: AnyMeta, end: int) -> None:
-        version = int(meta.version or 0)
+        version = version_of(meta.version)
         if type_ == "BOOKMARK":
             self._passed(version, bookmark=True)
             return

@@ -16,11 +16,12 @@ from _fastpath.marker import Marker
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.metadata import WHOLE_ACCEPT
 from services.aggregator.clock.position import Position
+from services.aggregator.reads.codec import version_of
 from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
 from services.aggregator.reads.table import Columns, columns_in
 from services.aggregator.types import Aggregated
 from services.common.errors import MemberUnreachable, StatusError
-from services.common.kube.client import KubeClient
+from services.common.kube.client import MAX_OBJECT, KubeClient
 
 if TYPE_CHECKING:
     from services.aggregator.clock.clock import ResourceClock
@@ -264,7 +265,9 @@ class PayloadFeed:
         headers = {"Accept": self._options.accept_watch}
         async with self._slots:
             try:
-                answer = await client.request("GET", path, query=query, headers=headers, timeout=FETCH_TIMEOUT)
+                answer = await client.request(
+                    "GET", path, query=query, headers=headers, timeout=FETCH_TIMEOUT, longest=MAX_OBJECT
+                )
             except StatusError as error:
                 if error.code == 404:
                     return None
@@ -274,13 +277,13 @@ class PayloadFeed:
     def _parse(self, stream: MemberStream, body: bytes) -> Payload:
         if not self._options.table:
             meta = self._options.codec.scan_answer(body)
-            return Payload(stream, (meta.namespace, meta.name, int(meta.version or 0)), body, meta, meta.end)
+            return Payload(stream, (meta.namespace, meta.name, version_of(meta.version)), body, meta, meta.end)
         head, spans, tail = list_items(body, b"rows")
         self.columns.learn(stream.cluster, columns_in(head, tail))
         row = body[slice(*spans[0])] if spans else b"{}"
         start, end = table_row_object(row)
         found = scan(row, start)
-        return Payload(stream, (found.namespace, found.name, int(found.version or 0)), row, found, end)
+        return Payload(stream, (found.namespace, found.name, version_of(found.version)), row, found, end)
 
     # Giving up.
 

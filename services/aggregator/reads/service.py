@@ -11,7 +11,7 @@ from aiohttp import web
 from _fastpath.proto import MAGIC
 from _fastpath.splice import SpliceError
 from services.aggregator.reads.access import Identity, MemberAccess
-from services.aggregator.reads.codec import AnyMeta, codec_of, names_of
+from services.aggregator.reads.codec import AnyMeta, codec_of, names_of, version_of
 from services.aggregator.reads.feed_pool import FeedPool
 from services.aggregator.reads.getter import Getter, is_status
 from services.aggregator.reads.lister import Lister
@@ -132,7 +132,7 @@ class Reads:
             return body
         meta = _scan(cluster, body)
         marker = await clock.wait_version(
-            cluster, meta.namespace, meta.name, meta.uid, int(meta.version or 0), timeout=timeout
+            cluster, meta.namespace, meta.name, meta.uid, version_of(meta.version), timeout=timeout
         )
         if marker is None:
             return await self._newer(clock, cluster, body, path, accept)
@@ -150,7 +150,7 @@ class Reads:
             answer = await member.client.request("GET", path, headers={"Accept": accept or JSON_TYPE})
             now = _scan(cluster, answer.body)
             marker = await clock.wait_version(
-                cluster, now.namespace, now.name, now.uid, int(now.version or 0), timeout=5.0
+                cluster, now.namespace, now.name, now.uid, version_of(now.version), timeout=5.0
             )
             if marker is not None:
                 shown = await self.present(clock.aggregated, cluster, answer.body, now, marker.fleet)
@@ -180,7 +180,9 @@ def _served(call: Call, aggregated: Aggregated) -> Aggregated:
 
 def _scan(cluster: str, body: bytes) -> AnyMeta:
     try:
-        return codec_of(body).scan_answer(body)
+        meta = codec_of(body).scan_answer(body)
+        version_of(meta.version)
+        return meta
     except SpliceError as error:
         raise MemberUnreachable(f"cluster {cluster}: its answer is no object: {error}") from error
 

@@ -32,6 +32,14 @@ class Restart(Exception):
     """The list cannot be had at this version: take a new one. Carries the reason for logs."""
 
 
+class BrokeOff(MemberUnreachable):
+    """A member's answer ended midway, or turned out to be none."""
+
+    def __init__(self, cluster: str, message: str) -> None:
+        super().__init__(message)
+        self.cluster = cluster
+
+
 @dataclass(slots=True)
 class Plan:
     """Which members are asked, at what version, and for what."""
@@ -119,8 +127,14 @@ class Walk:
         return limit if members < 2 or limit == 0 else min(limit, int(part + 2.5 * part**0.5) + 4)
 
     async def next(self, most: int) -> list[Shown] | None:
-        """The next objects in key order, None at the end; Restart, or StatusError when a member broke off."""
-        items = await self._merge.next(most)
+        """The next objects in key order, None at the end; Restart, BrokeOff, or another StatusError of a member."""
+        try:
+            items = await self._merge.next(most)
+        except MemberUnreachable as error:
+            for source in self.sources:
+                if source.current.error is error:
+                    raise BrokeOff(source.cluster, error.message) from error
+            raise
         if not items:
             return None
         self.taken += len(items)

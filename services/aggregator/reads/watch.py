@@ -23,7 +23,7 @@ from services.aggregator.reads.query import EXACT, ReadOptions
 from services.aggregator.reads.respond import HOLD
 from services.aggregator.reads.scope import LeftOut, Scope
 from services.aggregator.reads.table import Columns, Layout, columns_in
-from services.aggregator.reads.walk import Restart, Walk
+from services.aggregator.reads.walk import BrokeOff, Restart, Walk
 from services.aggregator.reads.watcher import Feeds, Watcher
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import StatusError, expired, unavailable
@@ -184,10 +184,9 @@ class WatchSession:
     # The present state first.
 
     async def _with_state(self) -> Watcher:
-        options = self._options
+        request = self._request(replace(self._options, match="", limit=0))
         for attempt in range(ATTEMPTS):
             self._left = LeftOut()
-            request = self._request(replace(options, match="", limit=0))
             try:
                 walk = await self._lister.open(request, self._left)
                 try:
@@ -198,7 +197,11 @@ class WatchSession:
                 if self._response is not None:
                     raise
                 log.info("watch of %s: state taken anew: %s", self._aggregated.key, reason)
-                self._held, self._held_size = [], 0
+            except BrokeOff as error:
+                if self._response is not None:
+                    raise
+                request.broken[error.cluster] = error.message
+            self._held, self._held_size = [], 0
             await asyncio.sleep(0.02 * attempt)
         raise unavailable(f"{self._aggregated.key}: no consistent state could be had, try again")
 

@@ -46,6 +46,24 @@ log = logging.getLogger(__name__)
 
 Kubeconfig = bytes | Mapping[str, Any] | Path
 CONNECT_TIMEOUT = 10.0
+MAX_OBJECT = 8 << 20
+"""Longest object that is taken from a cluster: an API server takes 3 MiB from its clients, etcd 1.5."""
+MAX_ANSWER = 128 << 20
+"""Longest answer that is read as a whole, lists of the host included."""
+MAX_ERROR = 1 << 20
+"""Longest answer with a status of 400 and above."""
+
+
+async def _whole(response: aiohttp.ClientResponse, longest: int, what: str) -> bytes:
+    """The answer's body; MemberUnreachable above `longest` bytes."""
+    parts: list[bytes] = []
+    size = 0
+    async for chunk in response.content.iter_any():
+        size += len(chunk)
+        if size > longest:
+            raise MemberUnreachable(f"{what}: its answer is longer than {longest} bytes")
+        parts.append(chunk)
+    return b"".join(parts)
 
 
 class KubeClient(ObjectApi):
@@ -258,10 +276,12 @@ class KubeClient(ObjectApi):
         headers: Mapping[str, str] | None = None,
         timeout: float = 30,
         check: bool = True,
+        longest: int = MAX_ANSWER,
     ) -> Response:
         """Send one request and read the whole answer within `timeout` seconds.
 
-        `path` and a str `query` are taken encoded. With `check` an answer >= 400 is raised as StatusError.
+        `path` and a str `query` are taken encoded. With `check` an answer >= 400 is raised as StatusError. An answer of
+        more than `longest` bytes is MemberUnreachable: whatever sends it, memory is bounded.
         """
         limit = aiohttp.ClientTimeout(total=timeout, sock_connect=min(CONNECT_TIMEOUT, timeout))
         what = f"{self.label}: {method} {path}"
@@ -270,7 +290,7 @@ class KubeClient(ObjectApi):
         ) as span:
             response, transport = await self._send(method, path, query, body, headers, limit, False, what)
             try:
-                data = await response.read()
+                data = await _whole(response, longest, what)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise from_client_error(error, what) from error
             finally:
@@ -298,7 +318,7 @@ class KubeClient(ObjectApi):
             response, transport = await self._send(method, path, query, body, headers, limit, raw, what, renew)
             try:
                 if check and response.status >= 400:
-                    data = await response.read()
+                    data = await _whole(response, MAX_ERROR, what)
                     raise StatusError.from_response(
                         response.status, data, what=what, retry_after=response.headers.get("Retry-After")
                     )
