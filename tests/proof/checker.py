@@ -44,11 +44,19 @@ def i1_watches(run: Run) -> list[Breach]:
     """On one watch fleet versions strictly grow, and ADDED, MODIFIED, DELETED fit what was sent before."""
     out: list[Breach] = []
     for history in run.histories:
-        out += _i1_order(history)
+        out += _i1_order(history, _strict(run))
     return out
 
 
-def _i1_order(history: History) -> Iterator[Breach]:
+def _strict(run: Run) -> bool:
+    """Was no member left out or listed anew? Then no state can have been passed over."""
+    return not (run.gaps or any(one.disturbed for one in run.members))
+
+
+def _i1_order(history: History, strict: bool) -> Iterator[Breach]:
+    """Not strict: a watch may pass over a state that a later one supersedes. If it ends between the two, the one that
+    resumes cannot know, and shows a change of what the client never got."""
+    watches, last_told = 0, dict[Key, int]()
     held: dict[Key, Seen] = {}
     told: set[Key] | None = None  # after a partial list: what came since; its other objects may be held by nobody
     last = 0
@@ -56,10 +64,12 @@ def _i1_order(history: History) -> Iterator[Breach]:
         if isinstance(record, Listed) and record.follows:
             held, last = {one.key: one for one in record.items}, record.version
             told = set(held) if record.partial else None
+            watches, last_told = 0, {}
             for one in record.items:
                 if one.fleet > last:
                     yield _breach("I1", history, place, f"{one} in a list at {last}", one.key)
         elif isinstance(record, Opened):
+            watches += 1
             if record.version < last:
                 yield _breach("I1", history, place, f"resumed at {record.version}, before {last}")
         elif isinstance(record, Bookmark):
@@ -71,7 +81,11 @@ def _i1_order(history: History) -> Iterator[Breach]:
             if seen.fleet <= last:
                 yield _breach("I1", history, place, f"{record.type} {seen.fleet} after {last}", seen.key)
             last = max(last, seen.fleet)
-            if told is None or seen.key in told:
+            resumed = not strict and seen.key not in held and watches > last_told.get(seen.key, 1)
+            last_told[seen.key] = watches
+            if resumed:
+                pass
+            elif told is None or seen.key in told:
                 yield from _i1_type(history, place, record, held.get(seen.key))
             else:
                 told.add(seen.key)
@@ -93,7 +107,7 @@ def _i1_type(history: History, place: int, event: Event, known: Seen | None) -> 
 
 def i1_nothing_missing(run: Run) -> list[Breach]:
     """What one client of a scope was sent, all that watched over it were: or a later state of that object."""
-    strict = not (run.gaps or any(one.disturbed for one in run.members))
+    strict = _strict(run)
     scopes: dict[str, list[Session]] = defaultdict(list)
     for history in run.histories:
         scopes[history.scope] += sessions(history)

@@ -254,6 +254,17 @@ def test_after_a_partial_list_events_may_be_of_objects_that_it_lacked() -> None:
     assert {one.invariant for one in check(run)} == {"I1"}
 
 
+def test_a_watch_that_resumes_behind_a_superseded_state_shows_the_next_as_it_is() -> None:
+    run = good()
+    run.members[0].disturbed = True
+    put(run, 0, 3)  # b's ADDED was passed over, and the watch ended before b's next state
+    put(run, 0, 3, Bookmark(2.05, 125), Ended(2.1, 0))
+    put(run, 0, 5, Opened(2.2, 125, "other"))
+    assert check(run) == []
+    put(run, 0, 5)
+    assert {one.invariant for one in check(run)} == {"I1"}, "the same watch knows what it passed over"
+
+
 def test_answers_to_version_0_may_be_older() -> None:
     run = good()
     put(run, 2, 3, at(run, 2, 3), Got(3.2, 3.3, B, seen("b", 120, "b1"), "other", consistent=False))

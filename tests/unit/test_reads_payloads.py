@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from reads_fake import PODS, FakeClock
 
-from _fastpath.marker import EVENT, Marker
+from _fastpath.marker import DIFF, EVENT, Marker
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.state import Change
 from services.aggregator.reads import payload_feed
@@ -73,3 +73,16 @@ async def test_payloads_ahead_of_the_log_are_kept() -> None:
     new = stream_of(feed, "uid/1")
     offer(feed, new, "a", 5)  # the log has not heard of the new life yet
     assert feed._fleet_of(feed._order[0]) is None
+
+
+async def test_a_deletion_that_a_list_implies_does_not_take_the_next_objects_payload() -> None:
+    """Such a deletion carries the list's version: that of the newest write, which may be the name's next object."""
+    clock = FakeClock()
+    clock.members["west"] = SimpleNamespace(cluster="west")
+    feed = feed_of(clock)
+    stream = stream_of(feed, "uid/0")
+    payload = Payload(stream, ("default", "a", 50), b"x" * 100, SimpleNamespace(uid="the next"), 100)  # type: ignore[arg-type]
+    stream.payloads = {payload.key: payload}
+    gone = Marker("west", "uid/0", "default", "a", "the old", 50, {}, deleted=True, kind=DIFF)
+    assert feed.find(gone) is None
+    assert feed.find(Marker("west", "uid/0", "default", "a", "the next", 50, {}, kind=DIFF)) is payload

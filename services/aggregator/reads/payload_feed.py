@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from _fastpath.marker import Marker
+from _fastpath.marker import EVENT, Marker
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.metadata import WHOLE_ACCEPT
 from services.aggregator.clock.position import Position
@@ -204,7 +204,11 @@ class PayloadFeed:
         stream = self._streams.get(marker.cluster)
         if stream is None or stream.incarnation != marker.incarnation:
             return None
-        return stream.payloads.get((marker.namespace, marker.name, marker.version))
+        found = stream.payloads.get((marker.namespace, marker.name, marker.version))
+        if found is not None and marker.deleted and marker.kind != EVENT and found.meta.uid != marker.uid:
+            # A list's version stands for what it lacks, and may be that of the next object of this name.
+            return None
+        return found
 
     def may_come(self, marker: Marker) -> bool:
         """Can the member's watch still bring it?"""
