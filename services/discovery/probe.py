@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import aiohttp
 import msgspec
@@ -57,6 +58,9 @@ REASONS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((aiohttp.ClientConnectorError,), "CannotConnect"),
 )
 
+CUT_OFF = frozenset({"NoAnswer", "TLSFailed"})
+"""How a server may end a connection whose client certificate it does not take."""
+
 
 def unreachable(error: StatusError) -> ProbeResult:
     """Name why a cluster did not answer."""
@@ -83,7 +87,9 @@ async def probe(client: KubeClient, timeout: float, version: str = "") -> ProbeR
         git = version or _version(await ask("/version"))
         uid, problem, message = _uid(system, client)
     except StatusError as error:
-        return unreachable(error)
+        found = unreachable(error)
+        ended = _ended(client)
+        return replace(found, reason="CertificateExpired", message=ended) if ended and found.reason in CUT_OFF else found
     if not problem and ready.status != 200 and ready.status not in (401, 403):
         # Only lines of failing checks are passed on: any other body may be a proxy's page.
         checks = [cut(line, 200) for line in ready.body.decode("utf-8", "replace").splitlines() if line[:3] == "[-]"]
@@ -100,6 +106,14 @@ def _version(answer: Response) -> str:
     return str(found.get("gitVersion", "")) if isinstance(found, dict) else ""
 
 
+def _ended(client: KubeClient) -> str:
+    """What to do about a client certificate that has ended; "" where that is not so."""
+    end = client.certificate_end
+    if end is None or end > datetime.now(UTC):
+        return ""
+    return f"our client certificate for it expired at {end:%FT%TZ}: renew it in the kubeconfig"
+
+
 def _uid(answer: Response, client: KubeClient) -> tuple[str, str, str]:
     """Return (uid, reason, message) out of the answer for kube-system; MemberUnreachable for a proxy's page."""
     if answer.status == 200:
@@ -111,7 +125,9 @@ def _uid(answer: Response, client: KubeClient) -> tuple[str, str, str]:
     if isinstance(error, MemberUnreachable):
         raise error
     if answer.status == 401:
-        return "", "Unauthorized", "it refuses the credentials (401): renew them in the kubeconfig"
+        ended = _ended(client)
+        text = "it refuses the credentials (401): renew them in the kubeconfig"
+        return "", "CertificateExpired" if ended else "Unauthorized", ended or text
     path = client.shape.identity_path
     if answer.status == 403:
         return "", "Forbidden", f"allow its user to get {path}: that tells which cluster it is"

@@ -10,7 +10,7 @@ then released. One that comes back meanwhile is engaged in place, as if nothing 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -39,6 +39,12 @@ LEAVING = (
 )
 
 
+REFUSED = frozenset(
+    {"Unauthorized", "CertificateExpired", "CertificateNotTrusted", "TLSFailed", "CredentialsUnavailable"}
+)
+"""Reasons of probes for which other credentials may be there by now."""
+
+
 class Keeper(Protocol):
     """Told of changes; must not block. The prober, the host's objects and the state file are keepers."""
 
@@ -63,6 +69,8 @@ class Registry:
         self._problems: dict[str, dict[tuple[str, str], datetime]] = {}
         self._clashes: dict[str, list[Problem]] = {}
         self._keepers: list[Keeper] = []
+        self.refused: Callable[[str, str], None] = lambda provider, source: None
+        """Told (provider, source) when a cluster does not take the credentials that were found there."""
 
     def add_keeper(self, keeper: Keeper) -> None:
         """Add a keeper before anything is restored or read."""
@@ -269,6 +277,8 @@ class Registry:
             record.unreachable_since = record.unreachable_since or now()
         metrics.show_cluster(record)
         self._publish(record)
+        if result.reason in REFUSED:
+            self.refused(record.provider, record.source)
 
     def _reached(self, record: Record, result: ProbeResult) -> None:
         record.set_condition(REACHABLE, "True", "Answers", "")

@@ -16,7 +16,7 @@ from services.discovery.config import DiscoveryConfig, Settings
 from services.discovery.hub import Hub
 from services.discovery.objects import ClusterObjects
 from services.discovery.probe import Prober
-from services.discovery.providers.base import Provider
+from services.discovery.providers.base import Provider, Rereads
 from services.discovery.providers.make import make
 from services.discovery.record import Record, from_object, to_object
 from services.discovery.registrations import ID as REGISTERED
@@ -91,6 +91,13 @@ class DiscoveryService(Service[DiscoveryConfig]):
         providers: list[Provider] = [self.registrations]
         for ident, settings in configured:
             providers.append(make(ident, settings, self.host, functools.partial(self.registry.holders, ident)))
+        rereading = {provider.id: provider for provider in providers if isinstance(provider, Rereads)}
+
+        def refused(provider: str, source: str) -> None:
+            if provider in rereading:
+                rereading[provider].refused(source)
+
+        self.registry.refused = refused
         if self.objects is not None:
             self.tasks.spawn(self.objects.informer.run(), "cluster objects")
             self.tasks.spawn(self.objects.run_writer(), "cluster status", root=True)

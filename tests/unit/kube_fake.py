@@ -223,7 +223,7 @@ def make_ca(name: str = "ca") -> tuple[ec.EllipticCurvePrivateKey, x509.Certific
 
 def _sign(
     issuer: str, issuer_key: ec.EllipticCurvePrivateKey, subject: str, key: ec.EllipticCurvePrivateKey,
-    ca: bool = False,
+    ca: bool = False, hours: float = 24,
 ) -> x509.Certificate:  # fmt: skip
     import ipaddress
 
@@ -236,7 +236,7 @@ def _sign(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(moment - datetime.timedelta(hours=1))
-        .not_valid_after(moment + datetime.timedelta(days=1))
+        .not_valid_after(moment + datetime.timedelta(hours=hours))
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(issuer_key, hashes.SHA256())
@@ -252,10 +252,10 @@ def pem(thing: x509.Certificate | ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def make_pair(ca_key: ec.EllipticCurvePrivateKey, ca: str, name: str) -> tuple[bytes, bytes]:
-    """(certificate, key) signed by a CA, PEM."""
+def make_pair(ca_key: ec.EllipticCurvePrivateKey, ca: str, name: str, hours: float = 24) -> tuple[bytes, bytes]:
+    """(certificate, key) signed by a CA, PEM; valid for some more hours (negative, down to -1: expired)."""
     key = ec.generate_private_key(ec.SECP256R1())
-    return pem(_sign(ca, ca_key, name, key)), pem(key)
+    return pem(_sign(ca, ca_key, name, key, hours=hours)), pem(key)
 
 
 def server_tls(cert: bytes, key: bytes, folder: Path) -> ssl.SSLContext:

@@ -11,7 +11,8 @@ from kube_fake import eventually, kubeconfig
 from provider_world import World, running
 
 from services.discovery.config import KindProvider
-from services.discovery.providers.base import Provider
+from services.discovery.probe import ProbeResult
+from services.discovery.providers.base import Provider, Rereads
 from services.discovery.providers.kind import CommandError, run_command
 from services.discovery.providers.make import make
 
@@ -88,6 +89,25 @@ async def test_a_cluster_made_anew_gets_its_new_credentials(kind: Kind) -> None:
         await eventually(lambda: world.token("dev") == "t")
         kind.add("dev", token="other")
         await eventually(lambda: world.token("dev") == "other")
+
+
+async def test_refused_credentials_are_read_again_at_once(kind: Kind) -> None:
+    kind.add("dev")
+    kind.add("other")
+    provider = kind.provider(refresh=3600)
+    async with running(provider, kind.world) as world:
+        await eventually(lambda: world.names == {"dev", "other"})
+        kind.add("dev", token="anew")
+        told: list[tuple[str, str]] = []
+        world.registry.refused = lambda ident, source: told.append((ident, source))
+        world.registry.probed("dev", ProbeResult(True, False, "NotReady"))
+        assert told == []
+        world.registry.probed("dev", ProbeResult(True, False, "Unauthorized"))
+        assert told == [(provider.id, "kind dev#")]
+        assert isinstance(provider, Rereads)
+        provider.refused("kind dev#")
+        await eventually(lambda: world.token("dev") == "anew")
+    assert kind.calls().count("get kubeconfig --name other") == 1
 
 
 async def test_names_that_fall_together(kind: Kind) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import ssl
+from pathlib import Path
 
-from kube_fake import KubeFake, eventually
+from kube_fake import KubeFake, eventually, make_ca, make_pair, pem, server_tls
 
 from services.common.kube.client import KubeClient
 from services.discovery.config import Probe
@@ -90,3 +93,28 @@ async def test_the_prober_follows_a_cluster_through_loss_and_return_as_another()
         await asyncio.sleep(0.3)
         assert len(kube.requests) == count
         await prober.close()
+
+
+async def test_expired_certificates_are_named(tmp_path: Path) -> None:
+    ca_key, ca = make_ca()
+    old = server_tls(*make_pair(ca_key, "ca", "server", hours=-0.5), tmp_path)
+    async with KubeFake(old, pem(ca)) as kube:
+        found = await once(kube)
+        assert (found.reachable, found.reason) == (False, "CertificateNotTrusted")
+        assert "expired" in found.message
+    strict = server_tls(*make_pair(ca_key, "ca", "server"), tmp_path)
+    strict.load_verify_locations(cadata=pem(ca).decode())
+    strict.verify_mode = ssl.CERT_REQUIRED
+    cert, key = make_pair(ca_key, "ca", "client", hours=-0.5)
+    data = {"client-certificate-data": cert, "client-key-data": key}
+    user = {name: base64.b64encode(value).decode() for name, value in data.items()}
+    async with KubeFake(strict, pem(ca)) as kube:
+        found = await once(kube, **user)
+        assert (found.reachable, found.reason) == (False, "CertificateExpired")
+        assert "our client certificate for it expired at 20" in found.message
+    # As kube-apiserver does: it ends no connection for that, it says 401.
+    lenient = server_tls(*make_pair(ca_key, "ca", "server"), tmp_path)
+    async with KubeFake(lenient, pem(ca)) as kube:
+        kube.tokens = {"other"}
+        found = await once(kube, **user)
+        assert (found.reachable, found.ready, found.reason) == (True, False, "CertificateExpired")

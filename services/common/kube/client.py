@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -184,6 +185,11 @@ class KubeClient(ObjectApi):
         if self._credentials.due:
             self._renewal()
         return self._credentials
+
+    @property
+    def certificate_end(self) -> datetime | None:
+        """When our client certificate ends; None without one."""
+        return self._credentials.certificate_end
 
     @property
     def label(self) -> str:

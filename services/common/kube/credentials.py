@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography import x509
 
 from services.common.kube.kubeconfig import KubeconfigError, read_file
 
@@ -85,6 +86,11 @@ class Credentials:
     def due(self) -> bool:
         """Whether `refresh` should be called by now; what there is still holds for a while."""
         return time.time() >= self._expiry
+
+    @property
+    def certificate_end(self) -> datetime | None:
+        """When the client certificate ends; None without one."""
+        return x509.load_pem_x509_certificate(self._cert).not_valid_after_utc if self._cert else None
 
     async def refresh(self) -> None:
         """Get the token or certificate anew. CredentialsError says why it cannot be had."""

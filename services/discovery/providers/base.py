@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from services.common.kube.credentials import Credentials
 from services.common.kube.kubeconfig import KubeconfigError, digest, parse, single
@@ -123,3 +123,11 @@ class Provider(Protocol):
 
     async def run(self, publish: Publish) -> None:
         """Publish a first complete reading as soon as it is there, then one after every change."""
+
+
+@runtime_checkable
+class Rereads(Protocol):
+    """A provider that reads credentials now and then, and is told when it should at once."""
+
+    def refused(self, source: str) -> None:
+        """A cluster does not take the credentials that were found at `source`; must not block."""

@@ -65,6 +65,12 @@ class KindProviderTask:
                 last = reading
             await asyncio.sleep(self._settings.interval)
 
+    def refused(self, source: str) -> None:
+        """See base.Rereads: the cluster was made anew, most likely."""
+        for name, cluster in self._known.items():
+            if NamedCandidate("kind", name).source == source:
+                cluster.due = 0.0
+
     async def _look(self) -> Reading:
         try:
             names = await self._list()

@@ -110,6 +110,11 @@ class ObjectProvider:
         """Handler of the informers."""
         self._event.set()
 
+    def refused(self, source: str) -> None:
+        """See base.Rereads. Where all is followed there is nothing newer to read."""
+        if self.reread < float("inf"):
+            self._event.set()
+
     async def run(self, publish: Publish) -> None:
         """Connect, then publish a reading whenever objects change."""
         client = self._host or await self._connect(publish)
