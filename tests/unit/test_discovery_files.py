@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from kube_fake import eventually, kubeconfig
 
@@ -217,3 +218,35 @@ async def test_static_clusters_follow_their_files(tmp_path: Path) -> None:
     assert set(holder.clusters) == {"east", "west"}
     task.cancel()
     await asyncio.wait({task})
+
+
+def test_a_file_that_says_the_same_is_not_decoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    parse = files.kc.parse
+
+    def counting(data: bytes, **more: bool) -> dict[str, Any]:
+        decoded.append(data)
+        return parse(data, **more)
+
+    monkeypatch.setattr(files.kc, "parse", counting)
+    monkeypatch.setattr(files, "QUIET", -1.0)
+    plain, key = tmp_path / "plain", tmp_path / "token"
+    put(plain, several("east"))
+    state = read_contexts(plain, FileState())
+    assert read_contexts(plain, state) is state
+    assert len(decoded) == 1
+    put(plain, several("east", "west"))
+    assert set(read_contexts(plain, state).contexts) == {"east", "west"}
+    # One that names other files is read every time: those are rotated without it.
+    config = several("east")
+    config["users"][0]["user"] = {"tokenFile": str(key)}
+    key.write_text("one")
+    put(plain, config)
+    state = read_contexts(plain, FileState())
+    key.write_text("two")
+    state = read_contexts(plain, state)
+    assert state.contexts["east"]["users"][0]["user"]["token"] == "two"
+    # A bad one too: what it lacks may come.
+    key.unlink()
+    state = read_contexts(plain, state)
+    assert state.bad and read_contexts(plain, state) is not state

@@ -100,7 +100,7 @@ class KubeClient(ObjectApi):
         Raises kubeconfig.KubeconfigError. An empty Path is the pod's own service account.
         """
         source = kubeconfig if isinstance(kubeconfig, Path) else None
-        single = await asyncio.to_thread(kc.resolve, kubeconfig)
+        single = await asyncio.to_thread(kc.resolve, kubeconfig) if source is not None else kc.resolve(kubeconfig)
         credentials = Credentials(single)
         if not credentials.renewable:
             await credentials.refresh()

@@ -32,7 +32,7 @@ def parse(data: bytes, *, complete: bool = False) -> dict[str, Any]:
     often still YAML.
     """
     try:
-        config = yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        config = _load(data)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -56,6 +56,16 @@ def parse(data: bytes, *, complete: bool = False) -> dict[str, Any]:
         ):
             raise KubeconfigError(f"{section} is no list of named entries")
     return config
+
+
+def _load(data: bytes) -> Any:
+    """Decode JSON, which services hand each other, a hundred times faster than as the YAML that it is too."""
+    if data[:1] == b"{":
+        try:
+            return msgspec.json.decode(data)
+        except msgspec.DecodeError:
+            return yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def contexts(config: Mapping[str, Any]) -> list[str]:

@@ -37,6 +37,8 @@ class FileState:
     """What is wrong with the whole file now."""
     settling: bool = False
     """Contexts are missing, and the file was written just now: look again."""
+    signature: tuple[int, ...] = ()
+    """Of the file as it was read, where the same file says the same again; () where it must be read anyhow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,11 @@ def _glob_folders(pattern: Path) -> set[Path]:
 def read_contexts(path: Path, before: FileState) -> FileState:
     """Read a file; what cannot be read now stays as it was before, with the reason."""
     try:
-        if path.stat().st_size > MAX_FILE:
+        stat = path.stat()
+        signature = (stat.st_ino, stat.st_dev, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        if before.signature == signature:
+            return before
+        if stat.st_size > MAX_FILE:
             raise kc.KubeconfigError(f"is larger than {MAX_FILE // 1024 // 1024} MiB")
         data = path.read_bytes()
         written = path.stat().st_mtime
@@ -121,7 +127,15 @@ def read_contexts(path: Path, before: FileState) -> FileState:
     if missing and abs(time.time() - written) < QUIET:
         state.settling = True
         state.contexts.update({context: before.contexts[context] for context in missing})
+    if not (state.bad or state.settling or _refers(config)) and time.time() - stat.st_ctime > QUIET:
+        state.signature = signature
     return state
+
+
+def _refers(config: Mapping[str, Any]) -> bool:
+    """Whether a kubeconfig names other files, which change while it stays."""
+    entries = [entry.get(key) for section, key in (("clusters", "cluster"), ("users", "user")) for entry in config[section]]
+    return any(entry.get(name) for entry in entries if isinstance(entry, dict) for name in (*kc.FILE_KEYS, "tokenFile"))
 
 
 class FileProviderTask:
@@ -153,16 +167,16 @@ class FileProviderTask:
 
     async def _read(self, expansion: Expansion) -> Reading:
         lost = [Path(problem.source) for problem in expansion.lost]
-        states: dict[Path, FileState] = {}
-        for path in expansion.files:
-            before = self._states.get(path) or FileState()
-            states[path] = await asyncio.to_thread(read_contexts, path, before)
+        states = await asyncio.to_thread(self._read_all, expansion.files)
         for path, state in self._states.items():
             # Files of a folder that cannot be listed may still be there.
             if path not in states and any(folder in path.parents or folder == path for folder in lost):
                 states[path] = FileState(state.contexts, {}, "its folder cannot be read")
         self._states = states
         return self._reading(expansion)
+
+    def _read_all(self, files: Sequence[Path]) -> dict[Path, FileState]:
+        return {path: read_contexts(path, self._states.get(path) or FileState()) for path in files}
 
     def _reading(self, expansion: Expansion) -> Reading:
         candidates = [
