@@ -65,6 +65,7 @@ class Fleet:
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
         engine: str = KUBE,
+        sinker: bool = False,
     ) -> None:
         self.layout = Layout(directory.resolve())
         self.host: Plane
@@ -77,6 +78,7 @@ class Fleet:
         self._say = say
         self._providers = providers
         self._placement = placement
+        self._sinker = sinker
         self._ports = Ports()
         self.links = Links(self._ports, on=faults)
         self._numbers = itertools.count()
@@ -102,20 +104,21 @@ class Fleet:
         providers: Sequence[dict[str, Any]] = (),
         placement: bool = True,
         engine: str = KUBE,
+        sinker: bool = False,
     ) -> AsyncIterator[Fleet]:
         """Starts everything side by side and yields when it is ready; stops it all on the way out.
 
         `services` starts Reclock too; `usual_ports` takes the documented ports when they are free; `keep_alive`
         restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow;
         `aggregators` over one etcd, each with a front and a kubeconfig of its own; `etcd_members` of that etcd;
-        `faults`: links between the parts that can be made to fail (`links`); `providers` and `placement` as `Services`
-        has them; `engine` is kube or sim.
+        `faults`: links between the parts that can be made to fail (`links`); `providers`, `placement` and `sinker` as
+        `Services` has them; `engine` is kube or sim.
         Raises FleetFailed: BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log) and others.
         """
         fleet = cls(
             directory, keep_alive=keep_alive, usual_ports=usual_ports, aggregators=aggregators, say=say,
             etcd_members=etcd_members, faults=faults,
-            providers=providers, placement=placement, engine=engine,
+            providers=providers, placement=placement, engine=engine, sinker=sinker,
         )  # fmt: skip
         claim = fleet.layout.prepare()
         try:
@@ -250,6 +253,7 @@ class Fleet:
             usual_ports=self._usual_ports,
             providers=self._providers,
             placement=self._placement,
+            sinker=self._sinker,
             aggregators=self._aggregators,
             etcd_members=self._etcd_members,
             route=self.links.route,

@@ -42,7 +42,7 @@ def direct(link: str, port: int) -> int:
 
 class Services:
     """Reclock's processes by name: `etcd` (or `etcd-1`, `etcd-2`, …), `discovery`, `scheduler`, `scheduler-worker-<member>`, `aggregator` (then
-    `aggregator-2`, …), `reconciler`, `front-controller-manager`. Nothing runs before `start`.
+    `aggregator-2`, …), `reconciler`, `sinker`, `front-controller-manager`. Nothing runs before `start`.
     """
 
     def __init__(
@@ -60,9 +60,10 @@ class Services:
         aggregators: int = 1,
         etcd_members: int = 1,
         route: Route = direct,
+        sinker: bool = False,
     ) -> None:
         """`providers`: discovery's, instead of the one that finds the fleet's own members. Without `placement`
-        there is no scheduler and no deployment controller: enough for controllers. `route` puts links that can be made
+        there is no scheduler and no deployment controller: enough for controllers. With `sinker` that runs too. `route` puts links that can be made
         to fail before aggregators' etcd and clients' fronts.
         """
         self._route = route
@@ -81,6 +82,8 @@ class Services:
         }
         usual = {name: port if usual_ports else 0 for name, port in GRPC_PORTS.items()}
         self.grpc = {name: ports.take(usual.get(name, 0)) for name in (*GRPC_PORTS, *self.aggregators[1:])}
+        if sinker:
+            self.grpc["sinker"] = ports.take()
         self.http = {name: ports.take() for name in self.grpc}
         self.workers = {member: ports.take() for member in members} if placement else {}
         self._authority = Authority(self._state / "pki", "front-ca")
@@ -180,6 +183,12 @@ class Services:
         self._service(
             "reconciler", {**addresses_of(addresses, "reconciler"), "frontKubeconfig": str(reading)}
         )
+        if "sinker" in self.grpc:
+            self._add_sinker(addresses["reconcilerAddress"])
+
+    def _add_sinker(self, reconciler: str) -> None:
+        front = self.front_access("system:reclock:sinker").write(self._state / "sinker-front.kubeconfig")
+        self._service("sinker", {"reconcilerAddress": reconciler, "frontKubeconfig": str(front)})
 
     def _service(self, name: str, config: dict[str, Any]) -> None:
         self._python(name, name, config, self.grpc[name], self.http[name], {})
@@ -199,7 +208,7 @@ class Services:
             "grpcAddress": f"{LOOPBACK}:{grpc}",
             "httpAddress": f"{LOOPBACK}:{http}",
             "host": {"kubeconfig": str(host)},
-            "stateFile": str(self._state / f"{name}.state"),
+            **({} if service == "sinker" else {"stateFile": str(self._state / f"{name}.state")}),
             **config,
         }
         path = write_private(self._state / f"{name}.yaml", yaml.safe_dump(whole, sort_keys=False))

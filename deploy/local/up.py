@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
         "--provider", action="append", default=[], type=json.loads, metavar="JSON",
         help="of discovery, instead of the one that finds the members: '{\"type\": \"kind\"}'",
     )  # fmt: skip
-    parser.add_argument("--no-placement", action="store_true", help="no scheduler: enough for controllers")
+    parser.add_argument("--no-placement", action="store_true", help="neither scheduler nor sinker: enough for controllers")
     parser.add_argument("--etcd-members", type=int, default=1, help="members of Reclock's etcd")
     parser.add_argument("--faults", action="store_true", help="links that `ctl link` can cut, slow down, hang")
     parser.add_argument("--engine", choices=(KUBE, SIM), default=KUBE, help="real or simulated clusters")
@@ -47,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
                 say=say,
                 providers=arguments.provider,
                 placement=not arguments.no_placement,
+                sinker=not arguments.no_placement,
                 etcd_members=arguments.etcd_members,
                 faults=arguments.faults,
             ) as fleet,

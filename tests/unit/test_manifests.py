@@ -13,6 +13,7 @@ from services.common.config import ServiceConfig, load
 from services.discovery.config import DiscoveryConfig
 from services.reconciler.config import ReconcilerConfig
 from services.scheduler.config import SchedulerConfig
+from services.sinker.config import SinkerConfig
 
 BASE = Path(__file__).resolve().parents[2] / "deploy" / "kustomize" / "base"
 STRUCTS: dict[str, type[ServiceConfig]] = {
@@ -20,6 +21,7 @@ STRUCTS: dict[str, type[ServiceConfig]] = {
     "discovery": DiscoveryConfig,
     "reconciler": ReconcilerConfig,
     "scheduler": SchedulerConfig,
+    "sinker": SinkerConfig,
 }
 
 
