@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 SAMPLES = 5
 VERSION_EVERY = 12
 """Every so many probes, and after a loss, the version is asked for again."""
+SPREAD = 0.01
+"""Seconds per cluster over which first probes are spread: many clusters that come at once are handed out before."""
 TIMEOUTS = 2
 """Probes in a row that must time out before a cluster that answered counts as unreachable."""
 
@@ -166,6 +168,8 @@ class Prober:
         await self._tasks.close()
 
     async def _run(self, name: str, kubeconfig: object) -> None:
+        spread = min(len(self._running) * SPREAD, 2 * self._settings.interval)
+        await asyncio.sleep(random.uniform(0, spread))
         client = await KubeClient.connect(kubeconfig, name=name, user_agent="reclock-discovery")  # type: ignore[arg-type]
         samples: deque[int] = deque(maxlen=SAMPLES)
         timeouts = 0

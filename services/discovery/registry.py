@@ -199,6 +199,7 @@ class Registry:
             record.uid = next((r.uid for r in self.records.values() if r is not record and r.place == found.place), "")
         self._find_same(record)
         if fresh:
+            self._find_parts(record)
             log.info("cluster %s engaged (%s, %s)", record.name, record.server, record.source)
             metrics.ENGAGED.labels(provider).inc()
         elif old is not None and old.digest != found.digest:
@@ -211,7 +212,9 @@ class Registry:
         if record.leaving_since is not None:
             record.set_condition(CONFIGURED, "False", "Leaving", LEAVING)
         elif record.same_as:
-            message = f"this is the same cluster as {record.same_as!r} (uid {record.uid}); it is left out"
+            part = record.place is not None and record.place[1].of
+            what = "a part of" if part else "the same cluster as"
+            message = f"this is {what} {record.same_as!r} (uid {part or record.uid}); it is left out"
             record.set_condition(CONFIGURED, "False", "SameCluster", message)
         elif problem:
             record.set_condition(CONFIGURED, "False", "SourceUnreadable", problem)
@@ -296,19 +299,31 @@ class Registry:
                 record.engaged_at = now()
             record.uid = result.uid
             self._find_same(record)
+            self._find_parts(record)
 
     def _find_same(self, record: Record) -> None:
-        """Note whether an earlier record is the same cluster: shown twice, its pods would count twice."""
+        """Note whether another record is the same cluster, or all of it: shown twice, its pods would count twice.
+
+        Of two that are the same the earlier one counts, of a cluster and a part of it the whole.
+        """
+        whole = record.place[1].of if record.place is not None else ""
+        uids = {record.uid, whole} - {""}
         same = [
-            other for other in self.records.values()
-            if other is not record and record.uid and other.uid == record.uid and not other.same_as
-        ]  # fmt: skip
+            other for other in self.records.values() if other.uid in uids and other is not record and not other.same_as
+        ] if uids else []  # fmt: skip
         before = record.same_as
         record.same_as = same[0].name if same else ""
         if record.same_as != before:
             self._set_configured(record, record.found.problem if record.found is not None else "")
             if record.same_as:
-                log.warning("cluster %s is the same cluster as %s: left out", record.name, record.same_as)
+                log.warning("cluster %s is the same cluster as %s, or a part of it: left out", record.name, record.same_as)
+
+    def _find_parts(self, record: Record) -> None:
+        """The record's uid became known: parts of it that are there already are left out."""
+        for other in self.records.values() if record.uid else ():
+            if other.place is not None and other.place[1].of == record.uid:
+                self._find_same(other)
+                self._publish(other)
 
     def operated(self, name: str, operator: Operator) -> None:
         """Take over what the operator set on the `Cluster` object."""

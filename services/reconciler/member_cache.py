@@ -44,9 +44,11 @@ class MemberCache:
         self.owned: OwnedObjects | None = None
         selector = f"{ORIGIN}={fleet_id}"
         self.informers = {
-            kind: Informer(self.client, resource, label_selector=selector, handler=partial(self._handle, kind))
+            kind: Informer(
+                self.client, resource, label_selector=selector, handler=partial(self._handle, kind), absent_is_empty=True
+            )
             for kind, resource in ON_MEMBERS.items()
-        }
+        }  # fmt: skip
 
     @property
     def client(self) -> KubeClient:

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aiohttp import web
 from kube_fake import KubeFake, eventually, pod
 
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
-from services.common.kube.resource import PODS
+from services.common.kube.resource import PODS, SECRETS
 
 
 class Seen:
@@ -165,3 +166,27 @@ async def test_selectors_and_metadata_only_are_asked_for() -> None:
                 assert "labelSelector=a%3Db" in path
                 assert "fieldSelector=c%3Dd" in path
         assert all("PartialObjectMetadata" in headers["Accept"] for headers in kube.headers)
+
+
+async def test_a_type_that_is_not_served_is_empty_where_that_is_asked_for() -> None:
+    async def types(request: web.Request) -> web.Response:
+        return web.json_response({"kind": "APIResourceList", "groupVersion": "v1", "resources": [{"name": "pods"}]})
+
+    kube = KubeFake()
+    async with kube:
+        client = await KubeClient.connect(kube.kubeconfig(), name="east")
+        secrets = [Informer(client, SECRETS, absent_is_empty=absent) for absent in (True, False)]
+        running = [asyncio.create_task(informer.run()) for informer in secrets]
+        # A 404 alone says nothing: it may be a proxy's.
+        await eventually(lambda: all(informer.last_error for informer in secrets))
+        assert not secrets[0].synced.is_set()
+        await kube.stop()
+        kube.extra_routes = [web.get("/api/v1", types)]
+        await kube.start()
+        await eventually(secrets[0].synced.is_set)
+        assert (secrets[0].store, secrets[0].last_error) == ({}, "")
+        assert not secrets[1].synced.is_set()
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+        await client.close()

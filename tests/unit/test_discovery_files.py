@@ -229,7 +229,7 @@ def test_a_file_that_says_the_same_is_not_decoded_again(tmp_path: Path, monkeypa
         return parse(data, **more)
 
     monkeypatch.setattr(files.kc, "parse", counting)
-    monkeypatch.setattr(files, "QUIET", -1.0)
+    monkeypatch.setattr(files, "TICK", -1.0)
     plain, key = tmp_path / "plain", tmp_path / "token"
     put(plain, several("east"))
     state = read_contexts(plain, FileState())

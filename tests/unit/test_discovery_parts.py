@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 from kube_collection import Collection, CollectionFake
-from kube_fake import KubeFake, eventually
+from kube_fake import KubeFake, eventually, kubeconfig
 from provider_world import World, running
 
 from services.common.kube.client import KubeClient
-from services.common.kube.shape import Shape, shape_of
+from services.common.kube.kubeconfig import single
+from services.common.kube.shape import Shape, shape_of, shaped
 from services.discovery.config import (
     AccessProvider,
     ExecPlugin,
@@ -22,10 +23,13 @@ from services.discovery.config import (
     KcpProvider,
     NamespaceProvider,
 )
-from services.discovery.probe import probe
+from services.discovery.hub import Hub
+from services.discovery.probe import ProbeResult, probe
 from services.discovery.providers import namespaces as namespaces_module
+from services.discovery.providers.base import Reading, found
 from services.discovery.providers.kcp import IDENTITY
 from services.discovery.providers.make import make
+from services.discovery.registry import Registry
 
 
 def shape(world: World, name: str) -> Shape:
@@ -54,7 +58,9 @@ async def test_each_namespace_is_a_cluster(tmp_path: Path, monkeypatch: pytest.M
         settings = NamespaceProvider(kubeconfig=file, label_selector="fleet=yes")
         async with running(make("namespace", settings, None, world.holders), world):
             await eventually(lambda: world.names == {"web", "db"})
-            assert (shape(world, "web"), shape(world, "db")) == (Shape(namespace="web"), Shape(namespace="db"))
+            assert (shape(world, "web"), shape(world, "db")) == (
+                Shape(namespace="web", of=kube.uid), Shape(namespace="db", of=kube.uid),
+            )  # fmt: skip
             assert world.registry.records["web"].source == "Namespace web#"
             assert world.registry.records["web"].provider_labels == {"reclock.dev/namespace": "web"}
             # Rotated credentials reach all of them; a half-written file keeps what there was.
@@ -78,9 +84,6 @@ async def test_a_part_of_a_server_is_told_by_its_own_object() -> None:
     kube = KubeFake()
     kube.extra_routes = [web.get("/api/v1/namespaces/web", space)]
     async with kube:
-        from services.common.kube.kubeconfig import single
-        from services.common.kube.shape import shaped
-
         for part, uid, reason in (
             (Shape(namespace="web"), "uid-of-web", "ReadyzOk"), (Shape(), kube.uid, "ReadyzOk"),
             (Shape(namespace="gone"), "", "NoIdentity"),
@@ -206,3 +209,31 @@ async def test_cluster_profiles_with_their_access_providers(tmp_path: Path) -> N
             await eventually(lambda: world.names == {"fleet-old"})
             profiles.remove("fleet", "old")
             await eventually(lambda: world.names == set())
+
+
+def test_a_whole_cluster_and_its_parts_are_not_both_members() -> None:
+    """Their copies would be taken for each other's. The whole counts, whichever comes first."""
+    registry = Registry(Hub(), ["whole", "parts"])
+    config = single(kubeconfig("east", {"server": "https://east:1"}, {"token": "t"}))
+    part = Reading((found("web", shaped(config, Shape(namespace="web", of="uid-1")), "Namespace web#"),))
+    whole = ProbeResult(True, True, "ReadyzOk", uid="uid-1")
+    registry.reading("parts", part)
+    registry.probed("web", ProbeResult(True, True, "ReadyzOk", uid="uid-of-web"))
+    assert registry.hub.get("web") is not None
+    registry.reading("whole", Reading((found("east", config, "east"),)))
+    registry.probed("east", whole)
+    assert registry.hub.get("web") is None
+    assert registry.hub.get("east") is not None
+    assert registry.records["web"].conditions["Configured"].message == "this is a part of 'east' (uid uid-1); it is left out"
+    registry.reading("whole", Reading(()))
+    assert registry.hub.get("web") is not None
+    # The other way round, and over a reading that says the same.
+    registry = Registry(Hub(), ["whole", "parts"])
+    registry.reading("whole", Reading((found("east", config, "east"),)))
+    registry.probed("east", whole)
+    for _ in range(2):
+        registry.reading("parts", part)
+        assert registry.hub.get("web") is None
+    other = Reading((found("web", shaped(config, Shape(namespace="web", of="uid-2")), "Namespace web#"),))
+    registry.reading("parts", other)
+    assert registry.hub.get("web") is not None

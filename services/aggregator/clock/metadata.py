@@ -13,6 +13,7 @@ from services.aggregator.clock.tap import Tap
 from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import MAX_OBJECT, KubeClient
 from services.common.kube.resource import Resource
+from services.common.kube.served import lacks_type
 from services.common.pace import Pace
 
 LIST_ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -88,20 +89,7 @@ class MetadataClient:
 
     async def lacks_type(self) -> bool:
         """Does the cluster's own discovery say that it has no such type? A proxy's 404 must not delete anything."""
-        resource = self.resource
-        base = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
-        try:
-            answer = await self.client.request("GET", base, timeout=10)
-            known = answer.json().get("resources") or []
-            return not any(one.get("name") == resource.resource for one in known)
-        except StatusError as error:
-            if error.code != 404:
-                return False
-        try:
-            groups = (await self.client.request("GET", "/apis", timeout=10)).json()
-        except StatusError:
-            return False
-        return bool(groups.get("kind") == "APIGroupList")
+        return await lacks_type(self.client, self.resource)
 
     async def whole(self, incarnation: str, at: int = 0) -> Listing:
         """All objects, now or Exact at a version; pages of PAGE. Expired where that is not to be had."""

@@ -19,6 +19,7 @@ import msgspec
 from services.common.errors import MemberUnreachable, StatusError, cut
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import Resource
+from services.common.kube.served import lacks_type
 from services.common.tasks import Backoff
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ Object = dict[str, Any]
 Handler = Callable[[str, Object, Object | None], None]
 Key = tuple[str, str]
 
+ABSENT = 60.0
+"""Seconds between looks at whether a type that a cluster does not serve has come."""
 PAGE = 500
 LIST_TIMEOUT = 60.0
 WATCH_SECONDS = (240, 480)
@@ -42,6 +45,7 @@ class Informer:
     `handler(type, object, old)` runs in that task and must not block: type is ADDED, MODIFIED or DELETED (the
     object is then the last state known). `synced` is set after the first complete list; `last_error` says why
     it does not follow now ("" when it does). `transform` makes what is kept of an object (its metadata stays).
+    `absent_is_empty`: a cluster that says it has no such type has no such objects, and that is all there is to know.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Informer:
         metadata_only: bool = False,
         handler: Handler | None = None,
         transform: Callable[[Object], Object] | None = None,
+        absent_is_empty: bool = False,
     ) -> None:
         self.client = client
         self.resource = resource
@@ -65,6 +70,7 @@ class Informer:
         self._selectors = {"labelSelector": label_selector or None, "fieldSelector": field_selector or None}
         self._handler = handler
         self._transform = transform
+        self._absent_is_empty = absent_is_empty
         self._version = ""
         accept = "application/json"
         self._list_accept = f"{accept};{META.format('List')},{accept}" if metadata_only else accept
@@ -84,8 +90,21 @@ class Informer:
                 await self._watch()
                 continue
             except StatusError as error:
+                if await self._absent(error):
+                    await asyncio.sleep(ABSENT)
+                    continue
                 hint = self._failed(error)
             await self._backoff.wait(hint)
+
+    async def _absent(self, error: StatusError) -> bool:
+        """Take a type that is not served for an empty list, unless there were objects: look again much later."""
+        if not self._absent_is_empty or error.code != 404 or self.store or not await lacks_type(self.client, self.resource):
+            return False
+        if not self.synced.is_set():
+            log.info("%s: it does not serve this type", self._what)
+        self.last_error = ""
+        self.synced.set()
+        return True
 
     def _failed(self, error: StatusError) -> float | None:
         """Note the error; return how long the server asked to wait."""

@@ -31,10 +31,17 @@ class Shape:
     identity: str = ""
     """Path of the object whose uid says which cluster it is; "" is kube-system, or the one namespace."""
 
+    of: str = ""
+    """Uid of the kube-system of the cluster that this is a part of, where it is known."""
+
     @property
     def identity_path(self) -> str:
         """Path of the object whose uid is the cluster's."""
         return self.identity or NAMESPACES.path(None, self.namespace or "kube-system")
+
+
+KEYS = ("namespace", "identity", "of")
+"""Fields of a Shape, as the extension names them."""
 
 
 def shape_of(kubeconfig: Mapping[str, Any]) -> Shape:
@@ -42,7 +49,7 @@ def shape_of(kubeconfig: Mapping[str, Any]) -> Shape:
     for item in kubeconfig["clusters"][0]["cluster"].get("extensions") or ():
         if isinstance(item, dict) and item.get("name") == EXTENSION and isinstance(item.get("extension"), dict):
             found = item["extension"]
-            return Shape(str(found.get("namespace") or ""), str(found.get("identity") or ""))
+            return Shape(*(str(found.get(key) or "") for key in KEYS))
     return Shape()
 
 
@@ -51,7 +58,7 @@ def shaped(kubeconfig: Mapping[str, Any], shape: Shape, server: str = "") -> dic
     entry = kubeconfig["clusters"][0]
     cluster = dict(entry["cluster"])
     others = [one for one in cluster.get("extensions") or () if one.get("name") != EXTENSION]
-    given = {key: value for key in ("namespace", "identity") if (value := getattr(shape, key))}
+    given = {key: value for key in KEYS if (value := getattr(shape, key))}
     cluster["extensions"] = [*others, {"name": EXTENSION, "extension": given}]
     if server:
         cluster["server"] = server

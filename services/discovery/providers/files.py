@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 QUIET = 1.0
 """Seconds since a file's last change after which a context that is missing in it is really gone: a writer may be
 in the middle of it, and a kubeconfig that is cut off is often still YAML."""
+TICK = 0.05
+"""Seconds within which two writes may leave a file with the same times: file systems count in ticks."""
 MAX_FILE = 4 * 1024 * 1024
 IGNORED = ("~", ".swp", ".tmp", ".lock")
 
@@ -102,7 +104,7 @@ def _glob_folders(pattern: Path) -> set[Path]:
 def read_contexts(path: Path, before: FileState) -> FileState:
     """Read a file; what cannot be read now stays as it was before, with the reason."""
     try:
-        stat = path.stat()
+        stat, looked = path.stat(), time.time()
         signature = (stat.st_ino, stat.st_dev, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
         if before.signature == signature:
             return before
@@ -127,7 +129,7 @@ def read_contexts(path: Path, before: FileState) -> FileState:
     if missing and abs(time.time() - written) < QUIET:
         state.settling = True
         state.contexts.update({context: before.contexts[context] for context in missing})
-    if not (state.bad or state.settling or _refers(config)) and time.time() - stat.st_ctime > QUIET:
+    if not (state.bad or state.settling or _refers(config)) and looked - stat.st_ctime > TICK:
         state.signature = signature
     return state
 

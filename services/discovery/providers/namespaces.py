@@ -6,9 +6,11 @@ name of their namespace: so those of several such clusters never clash where the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.kube.resource import NAMESPACES
@@ -17,6 +19,8 @@ from services.discovery.config import NamespaceProvider
 from services.discovery.names import Candidate, NamedCandidate
 from services.discovery.providers.objects import Access, ObjectProvider
 from services.discovery.providers.own import REREAD, OwnAccess
+
+log = logging.getLogger(__name__)
 
 LABEL = "reclock.dev/namespace"
 """Label of such a cluster: its namespace."""
@@ -35,6 +39,8 @@ class NamespaceProviderTask(ObjectProvider):
         super().__init__(ident, settings.kubeconfig, host, holders)
         self._selector = settings.label_selector
         self._own = OwnAccess()
+        self._whole = ""
+        """Uid of the whole cluster."""
 
     async def watches(self, client: KubeClient) -> Sequence[Informer]:
         """Follow the namespaces' metadata."""
@@ -50,12 +56,21 @@ class NamespaceProviderTask(ObjectProvider):
     async def read(self, client: KubeClient) -> Mapping[Candidate, Access]:
         """One cluster per namespace, all with the same credentials."""
         await self._own.read(client.source or Path())
+        if not self._whole:
+            await self._look_whole(client)
         return {
             NamedCandidate("Namespace", name): self._access(name, str(obj["metadata"].get("uid", "")))
             for (_, name), obj in sorted(self._informers[0].store.items())
         }
 
+    async def _look_whole(self, client: KubeClient) -> None:
+        """Ask which cluster these are parts of: it is not to be a member beside them."""
+        try:
+            self._whole = str((await client.get(NAMESPACES, None, "kube-system"))["metadata"]["uid"])
+        except StatusError as error:
+            log.info("%s: which cluster the namespaces are parts of is not known: %s", self.id, error.message)
+
     def _access(self, name: str, uid: str) -> Access:
-        own = self._own
-        kubeconfig = shaped(own.kubeconfig, Shape(namespace=name)) if own.kubeconfig is not None else None
+        own, shape = self._own, Shape(namespace=name, of=self._whole)
+        kubeconfig = shaped(own.kubeconfig, shape) if own.kubeconfig is not None else None
         return Access(uid, "", kubeconfig, own.problem, {LABEL: name})
