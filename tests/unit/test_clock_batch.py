@@ -302,6 +302,17 @@ def test_leaving_deletes_everything_then_the_position_and_the_gap() -> None:
     assert bench.state.positions == {} and bench.state.gaps == {} and bench.state.index.live == 0
 
 
+def test_a_gap_that_outlived_its_member_goes_with_it() -> None:
+    """An answer that came while the member was leaving put the gap behind its last transaction."""
+    bench = Bench("east")
+    bench.state.see_gap("west", 7)
+    bench.push("west", LeaveRun("west"))
+    batch = bench.one()
+    assert batch and batch.gaps_left == ["west"] and batch.clusters == {"west"}
+    bench.state.apply(batch.change(bench.state.revision + 1))
+    assert not bench.state.clusters() - {"east"}
+
+
 def test_leaving_uncovers_the_next_of_a_clash() -> None:
     bench = Bench("east", "west")
     bench.push("east", event("east", "a", 1, 12))

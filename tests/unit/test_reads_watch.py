@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from reads_fake import Fleet, fleet_of, kubeconfig, pod, status
 
-from _fastpath.marker import GAP, LEAVE, Marker
+from _fastpath.marker import DIFF, GAP, LEAVE, Marker
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads import watcher
 from services.aggregator.reads.watch import WatchSession
@@ -379,6 +379,23 @@ async def test_deleted_without_a_payload_shows_what_the_marker_knows(fleet: Flee
     meta = event["object"]["metadata"]
     assert told(event) == ("DELETED", "a") and meta["uid"] == "uid-default-a" and meta["labels"] == {"app": "web"}
     assert int(meta["resourceVersion"]) == fleet.clock.head
+
+
+async def test_a_deletion_found_by_a_list_never_shows_the_object_made_at_its_version(fleet: Fleet) -> None:
+    """Both bear the list's version: what was made last on the member is what the list was taken at."""
+    old = fleet.write("east", pod("a"))
+    start = fleet.clock.head
+    async with fleet.watch(f"resourceVersion={start}") as stream:
+        fleet.members["east"].write(old, delete=True)
+        new = fleet.members["east"].write(pod("a") | {"metadata": {**pod("a")["metadata"], "uid": "another"}})
+        at = new["metadata"]["resourceVersion"]
+        await asyncio.sleep(0.1)  # its payload is here
+        fleet.clock.log("east", old | {"metadata": {**old["metadata"], "resourceVersion": at}}, delete=True, kind=DIFF)
+        fleet.clock.log("east", new, kind=DIFF)
+        events = [await stream.next() for _ in range(2)]
+    assert [told(event) for event in events] == [("DELETED", "a"), ("ADDED", "a")]
+    uids = [event["object"]["metadata"]["uid"] for event in events]
+    assert uids == [old["metadata"]["uid"], "another"]
 
 
 async def test_late_payload_opens_a_gap_and_the_rest_goes_on(fleet: Fleet) -> None:

@@ -53,12 +53,13 @@ class Batch:
     """How much was taken from the queues, what was dropped included."""
 
     def __bool__(self) -> bool:
-        return bool(self.markers or self.positions or self.gap)
+        # A cluster of which only a gap is left, put by an answer that came while it was leaving, goes too.
+        return bool(self.markers or self.positions or self.gap or self.gaps_left)
 
     @property
     def clusters(self) -> set[str]:
-        """Whose position it moves."""
-        return {self.gap[0]} if self.gap else set(self.positions)
+        """Whose position or gap it changes."""
+        return {self.gap[0]} if self.gap else {*self.positions, *self.gaps_left}
 
     def change(self, revision: int) -> Change:
         """What it did, once it is committed at `revision`."""

@@ -55,7 +55,7 @@ class Members:
         self._feeds.clear()
         if tasks is not None:
             await tasks.close()
-        for state in self.states.values():
+        for state in list(self.states.values()):  # a report may forget those that have left
             if not state.leaving and state.state != "NoType":
                 state.report("Connecting")
         self.refresh()
