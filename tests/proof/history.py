@@ -138,6 +138,10 @@ class MemberRecord:
     cluster: str
     states: list[MemberState] = field(default_factory=list)
     disturbed: bool = False
+    returns: bool = False
+    """Its objects may be shown anew under new numbers: it was set back, left and joined, or shares names."""
+    lives: int = 1
+    """More than one when it was set back or replaced: its versions ran backwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +156,15 @@ class Counter:
     unknown: int
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure that must not be above its limit: bytes kept for a client, seconds that one waited for others."""
+
+    what: str
+    value: float
+    limit: float
+
+
 @dataclass(slots=True)
 class Run:
     """All that is to be checked together. `final`: scope -> key -> (uid, stamp) as the members have it at the end."""
@@ -164,6 +177,7 @@ class Run:
     """Answers were given without a member, so that live objects may have been numbered anew."""
     window: float = float("inf")
     """Seconds that a version can be resumed from."""
+    measures: list[Measure] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,16 +235,12 @@ class Watcher:
                 await self.switch()
             feed = (feeds.fields if fields else None) or feeds.shown
             payload = feed.find(entry)
-            # A deletion that the member never told bears its list's version, as an object made anew just then does.
-            other = payload is not None and payload.meta.uid != entry.uid
-            if other:
-                payload = None
             if payload is not None or silent or feed.closed or feed.given_up(entry):
                 return payload
             if feed.refused and self.recheck is not None:
                 await self.recheck()  # raises where the form was protobuf: the client begins anew in another
             left = until - time.monotonic()
-            if left > 0 and not other and feed.may_come(entry):
+            if left > 0 and feed.may_come(entry):
                 await feed.wait(entry, left)
                 continue
             if entry.type == "DELETED" or self._superseded(entry):
