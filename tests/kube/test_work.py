@@ -8,14 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import msgspec
 
 from deploy.local.fleet import Fleet
+from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.grpc import channel
+from services.common.kube import kubeconfig as kc
+from services.common.kube.shape import Shape, shaped
 from tests.integration.work_rig import Worker, for_configmaps, violations
 from tests.kube.conftest import Kubectl
 
+LABEL = "reclock.dev/namespace"
 ROLE = """
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -94,3 +99,63 @@ async def test_the_hosts_rbac_judges_service_accounts(fleet: Fleet, kubectl: Cal
     error = await Worker(stub, for_configmaps("another"), token).refused()
     assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "'another'" in (error.details() or "")
     await chan.close()
+
+
+async def test_a_namespace_is_a_cluster_for_controllers_and_through_the_front(
+    fleet: Fleet, kubectl: Callable[[Path], Kubectl]
+) -> None:
+    """As provider `namespace` hands it out: the access carries the namespace, and all services keep to it."""
+    west = kubectl(fleet.members["west"].kubeconfig)
+    await west("create", "namespace", "team-x")
+    await west("-n", "team-x", "create", "configmap", "mine")
+    whole = kc.resolve(Path(fleet.members["west"].kubeconfig))
+    part = msgspec.json.encode(shaped(whole, Shape(namespace="team-x")))
+    described = json.loads(fleet.layout.fleet_json.read_text())
+    chan = channel(str(described["services"]["discovery"]["grpcAddress"]))
+    discovery = discovery_pb2_grpc.DiscoveryServiceStub(chan)
+    registration = discovery_pb2.RegisterClusterRequest(name="team-x", kubeconfig=part, labels={LABEL: "team-x"})
+    await discovery.RegisterCluster(registration)
+    work = channel(address(fleet))
+    source = pb.Source(version="v1", resource="configmaps", for_object=pb.ForObject())
+    nodes = pb.Source(version="v1", resource="nodes", by_label=pb.ByLabel(key="of", naming=pb.Naming(to_host=True)))
+    worker = Worker(
+        rpc.ReconcilerServiceStub(work), for_configmaps("parts", sources=[source, nodes], cluster_selector=f"{LABEL}=team-x")
+    )
+    try:
+        requests = await worker.requests(2, patience=40)
+        assert {(r.cluster, r.namespace, r.name) for r in requests} == {
+            ("team-x", "team-x", "mine"), ("team-x", "team-x", "kube-root-ca.crt"),
+        }  # fmt: skip
+        for request in requests:
+            await worker.done(request)
+        await west("-n", "default", "create", "configmap", "not-mine")
+        await west("-n", "team-x", "create", "configmap", "another")
+        assert (await worker.requests(3))[2].name == "another"
+        front = kubectl(fleet.kubeconfig)
+        at = "/clusters/team-x"
+        listed = json.loads(await front("get", "--raw", f"{at}/api/v1/configmaps"))["items"]
+        assert {item["metadata"]["namespace"] for item in listed} == {"team-x"}
+        types = json.loads(await front("get", "--raw", f"{at}/api/v1"))["resources"]
+        assert {one["name"] for one in types if not one["namespaced"]} == {"namespaces", "namespaces/status"}
+        for path in ("/api/v1/nodes", "/api/v1/namespaces/default", "/api/v1/namespaces/default/configmaps/not-mine"):
+            refused = await front.run("get", "--raw", f"{at}{path}")
+            assert refused.code != 0
+            assert "NotFound" in refused.err, refused.err
+    finally:
+        await worker.close()
+        await discovery.DeregisterCluster(discovery_pb2.DeregisterClusterRequest(name="team-x"))
+        await west("delete", "namespace", "team-x", "--wait=false")
+        await west("-n", "default", "delete", "configmap", "not-mine", "--ignore-not-found")
+
+    async def left() -> bool:
+        clusters = (await discovery.ListClusters(discovery_pb2.ListClustersRequest())).clusters
+        return "team-x" not in {cluster.name for cluster in clusters}
+
+    async with asyncio.timeout(60):  # what Reclock made there was nothing: it is released
+        for _ in range(600):
+            if await left():
+                break
+            await asyncio.sleep(0.1)
+    assert await left()
+    await chan.close()
+    await work.close()

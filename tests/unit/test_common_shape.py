@@ -13,7 +13,7 @@ from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 from services.common.kube.kubeconfig import single
 from services.common.kube.resource import NAMESPACES, NODES, PODS, SECRETS
-from services.common.kube.shape import Shape, confine, confine_document, shape_of, shaped
+from services.common.kube.shape import Shape, confine, confine_document, is_document, shape_of, shaped
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,12 @@ def test_the_shape_travels_in_the_kubeconfig() -> None:
     assert shape_of(again) == Shape(identity="/x")
     assert again["clusters"][0]["cluster"]["server"] == "https://east:1/clusters/a"
     assert shape_of(plain) == Shape(), "the given one stays as it is"
+
+
+def test_documents_are_told_by_their_path() -> None:
+    documents = ("/api", "/api/", "/api/v1", "/apis", "/apis/apps", "/apis/apps/v1")
+    assert all(is_document(path) for path in documents)
+    assert not any(is_document(path) for path in ("/api/v1/pods", "/apis/apps/v1/deployments", "/version", "/"))
 
 
 def test_discovery_documents_lose_what_is_not_served() -> None:

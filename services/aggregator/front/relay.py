@@ -14,6 +14,7 @@ from services.aggregator.front.server import MAX_BODY, FrontRequest
 from services.aggregator.front.tokens import without_token
 from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import KubeClient
+from services.common.kube.shape import is_document
 
 HOP_BY_HOP = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
@@ -72,6 +73,8 @@ async def relay(
     `silence` seconds without a byte; `proxied`: a pod's own server answers, and may say 401 for itself. Later the connection is broken off, which is how HTTP shows an answer cut short.
     """
     headers = request_headers(request, identity)
+    if client.shape.namespace and request.method == "GET" and is_document(path):
+        return await _document(client, path, query, headers)
     body = await request_body(request)
     # No limit on the whole: watches and logs last; the cluster ends what should end.
     async with client.stream(
@@ -81,6 +84,15 @@ async def relay(
         if upstream.status == 401 and not (proxied and await _is_foreign(upstream)):
             raise own_credentials_refused(client)
         return await send_back(request, upstream)
+
+
+async def _document(client: KubeClient, path: str, query: str, headers: Mapping[str, str]) -> web.Response:
+    """A discovery document of a cluster that is one namespace: as a whole, for types that it lacks are left out."""
+    answer = await client.request("GET", path, query=query, headers=headers, check=False)
+    if answer.status == 401:
+        raise own_credentials_refused(client)
+    kept = {key: value for key in ("Content-Type", "Vary") if (value := answer.headers.get(key))}
+    return web.Response(status=answer.status, headers=kept, body=answer.body)
 
 
 def own_credentials_refused(client: KubeClient) -> StatusError:

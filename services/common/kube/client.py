@@ -35,7 +35,7 @@ from services.common.kube.objects import (
     Response,
     encode_query,
 )  # fmt: skip
-from services.common.kube.shape import Shape, confine, confine_document, shape_of
+from services.common.kube.shape import Shape, confine, confine_document, is_document, shape_of
 from services.common.kube.transport import Transport
 from services.common.kube.tunnel import open_tunnel
 
@@ -303,7 +303,7 @@ class KubeClient(ObjectApi):
                 response.close()
                 transport.leave()
             span.set_attribute("http.response.status_code", response.status)
-        if self.shape.namespace and response.status == 200 and path.rstrip("/").count("/") <= 3:
+        if self.shape.namespace and response.status == 200 and is_document(path):
             data = _confined(data)
         if check and response.status >= 400:
             raise StatusError.from_response(

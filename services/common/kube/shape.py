@@ -128,6 +128,12 @@ def _no_type(path: str) -> StatusError:
     return StatusError(404, "NotFound", message)
 
 
+def is_document(path: str) -> bool:
+    """Whether a path is that of a discovery document: `/api`, `/apis`, of a group, of a version."""
+    parts = path.strip("/").split("/")
+    return (parts[0] == "api" and len(parts) <= 2) or (parts[0] == "apis" and len(parts) <= 3)
+
+
 def confine_document(document: Any) -> Any:
     """Leave out types of a discovery document (either form) that a confined client gets 404 for."""
     if not isinstance(document, dict):
