@@ -200,6 +200,7 @@ class Registry:
         self._find_same(record)
         if fresh:
             self._find_parts(record)
+            self._recheck(record.name)
             log.info("cluster %s engaged (%s, %s)", record.name, record.server, record.source)
             metrics.ENGAGED.labels(provider).inc()
         elif old is not None and old.digest != found.digest:
@@ -260,10 +261,16 @@ class Registry:
         self.hub.remove(record.name)
         metrics.forget_cluster(record.name)
         self._tell("disengaged", record)
+        self._recheck(record.name)
+
+    def _recheck(self, name: str) -> None:
+        """Look again at those that are left out since they are the same as that one."""
         for other in self.records.values():
-            if other.same_as == record.name:
+            if other.same_as == name:
                 self._find_same(other)
                 self._publish(other)
+                if not other.same_as:
+                    self._find_parts(other)
 
     # Probes and operators.
 
@@ -309,7 +316,8 @@ class Registry:
         whole = record.place[1].of if record.place is not None else ""
         uids = {record.uid, whole} - {""}
         same = [
-            other for other in self.records.values() if other.uid in uids and other is not record and not other.same_as
+            other for other in self.records.values()
+            if other.uid in uids and other is not record and not other.same_as and _covers(other, record, whole)
         ] if uids else []  # fmt: skip
         before = record.same_as
         record.same_as = same[0].name if same else ""
@@ -350,6 +358,15 @@ class Registry:
     def _tell(self, what: str, record: Record) -> None:
         for keeper in self._keepers:
             getattr(keeper, what)(record)
+
+
+def _covers(other: Record, record: Record, whole: str) -> bool:
+    """Whether `other`, whose uid is the record's or that of the record's whole, is the record's cluster or all of it.
+
+    The namespace kube-system has the uid by which its whole cluster goes, and is not the whole.
+    """
+    part, others = (one.place is not None and bool(one.place[1].namespace) for one in (record, other))
+    return (part == others and other.uid == record.uid) or (not others and other.uid == whole)
 
 
 def noticeable(old_us: int, new_us: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from services.discovery.providers import namespaces as namespaces_module
 from services.discovery.providers.base import Reading, found
 from services.discovery.providers.kcp import IDENTITY
 from services.discovery.providers.make import make
+from services.discovery.record import Record
 from services.discovery.registry import Registry
 
 
@@ -140,7 +142,6 @@ async def test_workspaces_come_and_go_at_any_depth(tmp_path: Path) -> None:
 
 async def test_children_that_cannot_be_listed_yet_stay_over_a_restart(tmp_path: Path, monkeypatch: Any) -> None:
     from services.discovery.providers import kcp as kcp_module
-    from services.discovery.record import Record
 
     monkeypatch.setattr(kcp_module, "FIRST", 0.2)
     kcp = Kcp("root", "root:org")
@@ -237,3 +238,24 @@ def test_a_whole_cluster_and_its_parts_are_not_both_members() -> None:
     other = Reading((found("web", shaped(config, Shape(namespace="web", of="uid-2")), "Namespace web#"),))
     registry.reading("parts", other)
     assert registry.hub.get("web") is not None
+
+
+def test_the_namespace_kube_system_is_not_its_whole_cluster() -> None:
+    registry = Registry(Hub(), ["whole", "parts"])
+    config = single(kubeconfig("east", {"server": "https://east:1"}, {"token": "t"}))
+    names = ("kube-system", "web")
+    parts = Reading(tuple(found(n, shaped(config, Shape(namespace=n, of="uid-1")), f"Namespace {n}#") for n in names))
+    good = ProbeResult(True, True, "ReadyzOk")
+    # As after a restart: what the sources say is not known yet.
+    registry.restore(Record("kube-system", "parts", "Namespace kube-system#", uid="uid-1"))
+    registry.reading("whole", Reading((found("east", config, "east"),)))
+    registry.probed("east", replace(good, uid="uid-1"))
+    registry.reading("parts", parts)
+    registry.probed("kube-system", replace(good, uid="uid-1"))
+    registry.probed("web", replace(good, uid="uid-of-web"))
+    assert {name for name in (*names, "east") if registry.hub.get(name)} == {"east"}
+    registry.reading("whole", Reading(()))
+    assert {name for name in (*names, "east") if registry.hub.get(name)} == set(names)
+    registry.reading("whole", Reading((found("east", config, "east"),)))
+    registry.probed("east", replace(good, uid="uid-1"))
+    assert {name for name in (*names, "east") if registry.hub.get(name)} == {"east"}
