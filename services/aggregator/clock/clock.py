@@ -122,6 +122,11 @@ class Clock:
         for one in self.resources.values():
             one.update()
 
+    def joined(self) -> None:
+        """One cluster of maybe a thousand joined or changed."""
+        for one in self.resources.values():
+            one.joined()
+
     def _lease_gone(self) -> None:
         for one in self.resources.values():
             one.depose()
@@ -207,11 +212,11 @@ class _Listener:
 
     async def engaged(self, member: Member) -> None:
         """A cluster joined."""
-        self._clock.refresh()
+        self._clock.joined()
 
     async def updated(self, member: Member, old: Member) -> None:
         """Labels, reachability or credentials changed."""
-        self._clock.refresh()
+        self._clock.joined()
         if (member.reachable and not old.reachable) or member.digest != old.digest or member.uid != old.uid:
             for one in self._clock.resources.values():
                 one.kick(member.name)

@@ -107,7 +107,7 @@ class Following(Answers):
         self._complete = change.revision
         self._grown = True
         if stands and self._coming is None:
-            self._members.check()
+            self._members.changed()
 
     def passed(self, revision: int) -> None:
         """Everything up to `revision` was told."""
@@ -157,7 +157,7 @@ class Following(Answers):
             # Our own close may have been applied already; etcd's watch is behind it then.
             if revision > max(state.gaps.get(cluster, 0), self._closed.get(cluster, 0)):
                 state.see_gap(cluster, revision)
-                self._members.check()
+                self._members.changed()
         elif state.gaps.get(cluster, revision + 1) < revision:
             state.see_gap(cluster, 0)
 

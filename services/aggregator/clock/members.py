@@ -13,6 +13,7 @@ from services.aggregator.clock.metadata import MetadataClient
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.probe import Probe
 from services.aggregator.clock.sequencer import Sequencer
+from services.aggregator.clock.soon import Soon
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.clock.work import Bookmark, DiffRun, GapRun, LeaveRun
 from services.aggregator.types import HOST
@@ -34,6 +35,10 @@ class Members:
         self._feeds: dict[str, tuple[Feed, asyncio.Task[None]]] = {}
         self._tasks: Tasks | None = None
         self._probe = Probe(self._unknown)
+        self.changed = Soon(self.check, lambda: len(self.states))
+        """Something changed of a member: `check` soon."""
+        self.joined = Soon(self.refresh, lambda: len(self.states))
+        """The fleet changed: `refresh` soon."""
 
     # Terms.
 
@@ -62,6 +67,8 @@ class Members:
 
     async def close(self) -> None:
         """The clock ends."""
+        self.changed.done()
+        self.joined.done()
         await self._probe.close()
 
     def _failed(self, name: str, error: BaseException | None) -> None:
@@ -73,6 +80,7 @@ class Members:
 
     def refresh(self) -> None:
         """Bring the states in line with fleet and aggregation."""
+        self.joined.done()
         clock = self.clock
         wanted = selected(clock.aggregated, clock.context.fleet)
         for cluster, member in wanted.items():
@@ -105,7 +113,7 @@ class Members:
         clock = self.clock
         state = self.states[cluster] = MemberState(
             cluster, member, clock.context.host if member is None else member.client, clock.context.fleet_id,
-            clock.label, self._position, self._diffing, self.check, lambda: self._tasks is not None,
+            clock.label, self._position, self._diffing, self.changed, lambda: self._tasks is not None,
         )  # fmt: skip
         if self._tasks is not None:
             self._follow(state)
@@ -209,6 +217,7 @@ class Members:
 
     def check(self) -> None:
         """Something changed: recommit members whose gap can be closed, and see whether all are in."""
+        self.changed.done()
         clock = self.clock
         if clock.sequencer is not None:
             self._close_gaps(clock.sequencer)
@@ -235,7 +244,7 @@ class Members:
 
     def waiting(self) -> str:
         """What the first sync waits for; "" when nothing."""
-        if not self.clock.context.fleet.synced.is_set():
+        if not self.clock.context.fleet.synced.is_set() or self.joined.due:
             return "the fleet is not known yet"
         names = [repr(name) for name, state in self.states.items() if not state.settled]
         return f"first list of cluster {', '.join(names)}" if names else ""

@@ -165,7 +165,7 @@ class ResourceClock(Following):
             self._closed[cluster] = change.revision
         # Events alone change no member's standing: nothing to look at for each of them.
         if runs or change.gaps:
-            self._members.check()
+            self._members.changed()
 
     def update(self, aggregated: Aggregated | None = None) -> None:
         """The fleet, or the aggregation, has changed."""
@@ -175,6 +175,10 @@ class ResourceClock(Following):
             if restart:
                 self._members.restart()
         self._members.refresh()
+
+    def joined(self) -> None:
+        """A cluster joined, or changed: `update` soon. One that leaves is let go at once."""
+        self._members.joined()
 
     def kick(self, cluster: str) -> None:
         """A cluster may answer again: do not wait for the next try."""

@@ -52,7 +52,7 @@ class Sequencer:
         self._committed = committed
         self._label = f"{resource}.{group}" if group else resource
         self._counts = metrics.Commits(self._label)
-        self._queues: Queues = {}
+        self._queues: Queues = {}  # of clusters with work only: a commit's cost must not grow with idle ones
         self._order: deque[str] = deque()
         self._wake = asyncio.Event()
         self._inflight: set[str] = set()
@@ -77,8 +77,7 @@ class Sequencer:
     async def put(self, cluster: str, work: Work) -> None:
         """Enqueue, when the cluster's queue has room."""
         self.put_nowait(cluster, work)
-        queue = self._queues[cluster]
-        while len(queue) > QUEUE_LIMIT:
+        while len(self._queues.get(cluster, ())) > QUEUE_LIMIT:
             await self.settled.wait()
 
     def clear(self, cluster: str) -> None:
@@ -146,7 +145,7 @@ class Sequencer:
                     await self._purge()  # events may never pause
             elif self._purges:
                 await self._purge()
-            elif batch.taken or any(self._queues.values()):
+            elif batch.taken or self._queues:
                 # Everything taken was known already, or a gap's recommit was empty.
                 idle = 0 if batch.taken else idle + 1
                 if idle > 2:
@@ -162,6 +161,9 @@ class Sequencer:
     def _build(self) -> Batch:
         builder = Builder(self.state, self.limit)
         batch = builder.build(self._queues, self._order)
+        for cluster in [name for name, queue in self._queues.items() if not queue]:
+            del self._queues[cluster]
+            self._order.remove(cluster)
         if builder.dropped:
             metrics.DROPPED.labels(self._label).inc(builder.dropped)
         return batch
@@ -169,7 +171,7 @@ class Sequencer:
     async def _commit(self, batch: Batch) -> None:
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        oldest, self._oldest = self._oldest, begin if any(self._queues.values()) else None
+        oldest, self._oldest = self._oldest, begin if self._queues else None
         self._inflight = batch.clusters
         self._started += 1
         try:
