@@ -275,6 +275,7 @@ class FakeClock(View):
         change = Change(self.revision, list(enumerate(markers)), dict(positions))
         self.state.apply(change)
         self.vectors[self.head] = dict(self.state.positions)
+        self.topics.told(self.state)
         self.pulse.beat()
         return self.head
 

@@ -8,6 +8,7 @@ from _fastpath.marker import Marker
 from services.aggregator.clock.log import Log
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.state import State
+from services.aggregator.clock.topics import Topic, Topics, Waiter
 from services.common.errors import expired
 
 
@@ -16,6 +17,7 @@ class HasLog(Protocol):
 
     state: State
     pulse: Pulse
+    topics: Topics
 
 
 def too_old(version: int, floor: int) -> Exception:
@@ -26,13 +28,14 @@ def too_old(version: int, floor: int) -> Exception:
 class Cursor:
     """One watch's place. `position`: everything up to it was taken."""
 
-    __slots__ = ("_log", "_owner", "_sequence", "position")
+    __slots__ = ("_log", "_owner", "_sequence", "_waiter", "position")
 
     def __init__(self, owner: HasLog, after: int) -> None:
         self._owner = owner
         self.position = after
         self._log: Log | None = None
         self._sequence = 0
+        self._waiter: Waiter | None = None
         self._place()
 
     def _place(self) -> Log:
@@ -60,8 +63,33 @@ class Cursor:
         self.position = max(self.position, self._owner.state.head)
         return []
 
-    async def wait(self, timeout: float | None = None) -> bool:
-        """Wait until there is something to take, or the head has moved; False after `timeout` seconds."""
-        if self._owner.state.head > self.position:
+    async def wait(self, timeout: float | None = None, topic: Topic = ("", "")) -> bool:
+        """Wait until there is something to take, or the head has moved; False after `timeout` seconds.
+
+        With a `topic` only its entries count: those before the first of them are passed over unseen.
+        """
+        state = self._owner.state
+        if state.head > self.position:
             return True
-        return await self._owner.pulse.wait(timeout)
+        if topic == ("", ""):
+            return await self._owner.pulse.wait(timeout)
+        self._waiter = waiter = self._owner.topics.wait(topic, state, timeout)
+        try:
+            place = await waiter
+        finally:
+            self._waiter = None
+            waiter.cancel()
+        if place.log is not None and place.log is self._log:
+            self._sequence = max(self._sequence, place.sequence)
+        else:
+            self._log = None
+        self.position = max(self.position, place.position)
+        return place.matched
+
+    @property
+    def passed(self) -> int | None:
+        """While it waits for a topic: nothing up to this version will be taken any more. None at other times."""
+        waiter = self._waiter
+        if waiter is None or waiter.cancelled():
+            return None
+        return waiter.result().position if waiter.done() else self._owner.state.head

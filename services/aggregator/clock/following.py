@@ -83,6 +83,7 @@ class Following(Answers):
         self.context.follower.leave(self)
 
     def _advanced(self) -> None:
+        self.topics.told(self.state)
         self.pulse.beat()
         self.head_pulse.beat()
 
@@ -118,6 +119,7 @@ class Following(Answers):
         (self._coming or self.state).pass_revision(revision)
         if self._coming is None:
             if self._grown:
+                self.topics.told(self.state)
                 self.pulse.beat()
                 self._counts.objects(self.state.index.live, self.state.index.hidden)
             self.head_pulse.beat()

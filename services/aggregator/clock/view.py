@@ -12,6 +12,7 @@ from services.aggregator.clock.cursor import Cursor, too_old
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.state import State
+from services.aggregator.clock.topics import Topics
 from services.aggregator.types import Aggregated
 from services.common.errors import timeout as timed_out
 
@@ -35,6 +36,7 @@ class View:
         self.state = State(0)
         self.pulse = Pulse()
         """Beats after each commit."""
+        self.topics = Topics()
         self.head_pulse = Pulse()
         """Beats when the head moved without one."""
         self.synced = asyncio.Event()

@@ -37,9 +37,11 @@ FETCH_TIMEOUT = 2.0
 
 
 class User(Protocol):
-    """A watcher: all up to `position` was sent."""
+    """A watcher."""
 
-    position: int
+    @property
+    def position(self) -> int:
+        """All up to it was sent, or is not for this watcher."""
 
 
 class PayloadFeed:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from _fastpath.marker import CLASH, DIFF, LEAVE, Marker
+from services.aggregator.clock.cursor import Cursor
 from services.aggregator.reads.fields import values_of
 from services.aggregator.reads.frames import Frames
 from services.aggregator.reads.judge import Judge, Type
@@ -55,7 +56,8 @@ class Watcher:
         self, clock: ResourceClock, aggregated: Aggregated, options: ReadOptions, frames: Frames | ProtoFrames, judge: Judge,
         presenter: Presenter, write: Write, position: int,
     ) -> None:  # fmt: skip
-        self.position = position
+        self._position = position
+        self._cursor: Cursor | None = None
         self.denied: frozenset[str] = frozenset()
         self.granted: frozenset[str] | None = None
         self.feeds: Feeds | None = None
@@ -68,31 +70,43 @@ class Watcher:
         self._out: list[bytes] = []
         self._out_size = 0
         self._columns = b"" if frames.layout is None else frames.layout.definitions
+        fields = options.fields
+        self._topic = (judge.namespace or fields.exact("metadata.namespace") or "", fields.exact("metadata.name") or "")
         self._drop_object = options.include == "None" and frames.layout is not None
+
+    @property
+    def position(self) -> int:
+        """All up to it was sent, or is not for this client: while it waits, whatever happens elsewhere is not."""
+        passed = self._cursor.passed if self._cursor is not None else None
+        return self._position if passed is None else max(self._position, passed)
 
     async def run(self, deadline: float) -> None:
         """Until `deadline` (monotonic). StatusError ends the watch with an ERROR event."""
-        cursor = self._clock.cursor(self.position)
+        cursor = self._cursor = self._clock.cursor(self._position)
         bookmark_at = time.monotonic() + BOOKMARK_EVERY
         while True:
             entries = cursor.take(TAKE)
             if entries:
                 await self._send(entries)
                 await self._flush()
-            self.position = max(self.position, cursor.position)
+            self._position = max(self._position, cursor.position)
             now = time.monotonic()
             if len(entries) == TAKE and now < deadline:
                 continue
             if self._options.bookmarks and (now >= bookmark_at or now >= deadline):
-                await self._write(self._frames.bookmark(self.position))
+                await self._write(self._frames.bookmark(self._position))
                 bookmark_at = now + BOOKMARK_EVERY
             if now >= deadline:
                 return
-            if self.switch is not None and self.feeds is not None and any(f.private for f in self.feeds.all()):
+            private = self.feeds is not None and any(feed.private for feed in self.feeds.all())
+            if self.switch is not None and private:
                 await self.switch()
             if self.recheck is not None:
                 await self.recheck()
-            await cursor.wait(min(deadline, bookmark_at, now + 10.0) - now)
+            # A private feed waits for its watcher to pass every entry.
+            topic = ("", "") if private else self._topic
+            await cursor.wait(min(deadline, bookmark_at, now + 10.0) - now, topic)
+            self._position = max(self._position, cursor.position)
 
     async def _flush(self) -> None:
         self._out_size = 0
@@ -120,7 +134,7 @@ class Watcher:
             if feeds.shown.private:
                 for feed in feeds.all():
                     feed.consumed(entry)
-            self.position = entry.fleet
+            self._position = entry.fleet
             if self._out_size >= FLUSH:
                 await self._flush()
 
@@ -230,7 +244,7 @@ class Watcher:
         until = time.monotonic() + PATIENCE
         silent = entry.type == "DELETED" and entry.kind in NO_EVENT
         while True:
-            if self.switch is not None and not all(feed.covers(self.position) for feed in feeds.all()):
+            if self.switch is not None and not all(feed.covers(self._position) for feed in feeds.all()):
                 # The shared feed went on without us: another is opened where we stand.
                 await self.switch()
             feed = (feeds.fields if fields else None) or feeds.shown
