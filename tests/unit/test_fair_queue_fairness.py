@@ -150,6 +150,82 @@ def test_the_fairness_bound(seed: int) -> None:
             assert max(gaps) - min(gaps) <= slack[i] + slack[j] + 1e-6, (i, j, longest, weight, count)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_the_fairness_bound_while_others_join_leave_and_reach_their_caps(make: Any, seed: int) -> None:
+    """Two clusters stay eligible; the rest come and go, with random weights, costs and caps, paused now and then."""
+    rng = random.Random(seed)
+    pair, others = ["a", "b"], [f"o{i}" for i in range(rng.randint(1, 4))]
+    longest = {c: rng.choice([0.02, 0.1, 0.5, 2.0]) for c in pair + others}
+    cost = {c: (lambda c=c: longest[c] * rng.uniform(0.1, 1.0)) for c in pair + others}
+    count = rng.choice([1, 2, 5])
+    workers = Workers(make, count, cost)
+    weight = {c: rng.choice([0.5, 1.0, 2.0, 3.0]) for c in pair + others}
+
+    here: set[str] = set()
+
+    def join(cluster: str, cap: int) -> None:
+        here.add(cluster)
+        workers.queue.engage(cluster, weight[cluster], cap)
+        for i in range(20):
+            workers.queue.add(cluster, f"{i % 3}/{i}")
+
+    for c in pair:
+        join(c, count + 1)
+    marks: list[dict[str, float]] = []
+    for step in range(1, 120):
+        other = rng.choice(others)
+        match rng.choice(["join", "leave", "cap", "pause", "resume", "nothing"]):
+            case "join":
+                join(other, rng.randint(1, count + 1))
+            case "leave":
+                here.discard(other)
+                workers.queue.disengage(other)
+            case "cap" if other in here:
+                workers.queue.set_cap(other, rng.randint(1, count + 1))
+            case "pause" | "resume" as word if other in here:
+                (workers.queue.pause if word == "pause" else workers.queue.resume)(other)
+            case _:
+                pass
+        workers.run(step * 1.5)
+        marks.append({c: workers.time_of(c) / weight[c] for c in pair})
+    slack = sum(count * max(longest[c], G) / weight[c] for c in pair)
+    gaps = [m["a"] - m["b"] for m in marks]
+    assert max(gaps) - min(gaps) <= slack + 1e-6, (longest, weight, count)
+    assert min(marks[-1].values()) > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_namespaces_of_a_cluster_share_fairly_whatever_waits_and_whoever_joins(make: Any, seed: int) -> None:
+    """While two namespaces both wait, over any interval one is served twice more than the other at most."""
+    rng = random.Random(seed)
+    queue = make(clock=lambda: 0.0, workers=4)
+    queue.engage("c", cap=10**6)
+    left = {f"ns{i}": rng.choice([3, 40, 2000]) for i in range(rng.randint(2, 6))} | {"": 50}
+    late = {"late": 30}
+    for namespace, number in left.items():
+        for i in range(number):
+            queue.add("c", f"{namespace}/{i}")
+    served: dict[str, int] = dict.fromkeys([*left, *late], 0)
+    base: dict[tuple[str, str], list[int]] = {}
+    for turn in range(400):
+        if turn == 100:
+            left |= late
+            for i in range(late["late"]):
+                queue.add("c", f"late/{i}")
+        item = queue.get_nowait()
+        if item is None:
+            break
+        queue.done(item)
+        namespace = item.key.rpartition("/")[0]
+        served[namespace] += 1
+        left[namespace] -= 1
+        waiting = [each for each, number in left.items() if number]
+        for one in waiting:
+            for other in waiting:
+                base.setdefault((one, other), []).append(served[one] - served[other])
+    assert base and all(max(gaps) - min(gaps) <= 2 for gaps in base.values())
+
+
 def test_idling_saves_up_nothing_and_debt_is_not_shed(make: Any) -> None:
     workers = Workers(make, 1, {"busy": lambda: G, "returns": lambda: G})
     for cluster in ("busy", "returns"):
