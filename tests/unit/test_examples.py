@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from reclock.cli import program
+from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.testing import World
 from reclock.testing._http import Handler
 
@@ -39,6 +40,21 @@ async def test_the_logger(capsys: Any) -> None:
         assert (await world.reconcile("east", "n", "x")).ok
         assert (await world.reconcile("east", "n", "y")).ok
     assert capsys.readouterr().out.splitlines() == ["east n/x a,b", "east n/y gone"]
+
+
+async def test_the_image_report_asks_an_index_over_all_clusters(capsys: Any) -> None:
+    report = load("image_report")
+    async with World(report.image_report, clusters=["east", "west"]) as world:
+        world.fleet.host.put({**configmap("r", **{report.LABEL: "true"}), "data": {"image": "nginx:1"}})
+        pods = [("east", "a"), ("west", "b"), ("east", "c")]
+        world.service.indexes["image", "nginx:1"] = [pb.IndexedObject(cluster=cluster, namespace="n", name=name) for cluster, name in pods]
+        registered = (await world.service.worker()).register
+        assert [(one.name, one.path) for one in registered.indexes] == [("image", "spec.containers[*].image")]
+        for _ in range(2):
+            assert (await world.reconcile("", "n", "r", source="report")).requeue_after == report.SECONDS
+        found = world.fleet.host.get("v1/configmaps", "r", "n")
+        assert found is not None and found["metadata"]["annotations"] == {report.PODS: "east=2 west=1"}
+    assert capsys.readouterr().out.splitlines() == ["nginx:1: east=2 west=1"]
 
 
 async def test_the_copier(capsys: Any) -> None:
