@@ -83,9 +83,9 @@ def is_final(error: grpc.aio.AioRpcError) -> bool:
 
 
 def describe(error: grpc.aio.AioRpcError) -> str:
-    """The error in one line, with the fields that a BadRequest names."""
+    """The error in one line, with the fields that a BadRequest names, where the message does not."""
     text = f"{error.code().name}: {error.details() or 'no detail'}"
-    fields = "; ".join(f"{one.field}: {one.description}" for one in _violations(error))
+    fields = "; ".join(f"{one.field}: {one.description}" for one in _violations(error) if one.description not in text)
     return f"{text} ({fields})" if fields else text
 
 

@@ -12,11 +12,12 @@ from reclock.cli import clusters as clusters_command
 from reclock.cli import drain as drain_command
 from reclock.cli import explain as explain_command
 from reclock.cli import kubeconfig as kubeconfig_command
+from reclock.cli import top as top_command
 from reclock.cli.api import Api
 from reclock.cli.clusters_app import clusters_app
 from reclock.cli.controllers_app import controllers_app
 from reclock.cli.markers_app import markers_app
-from reclock.cli.options import ClusterName, Kubeconfig, Namespace, Output, run_command
+from reclock.cli.options import ClusterName, Kubeconfig, Namespace, Output, Resource, run_command
 from reclock.cli.output import Format, console, show
 from reclock.cli.queue_app import queue_app
 
@@ -31,6 +32,25 @@ app.add_typer(clusters_app, name="clusters")
 app.add_typer(markers_app)
 app.add_typer(controllers_app)
 app.add_typer(queue_app)
+
+
+@app.command()
+def top(
+    resource: Resource = "",
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end; -o json and yaml always do.")] = False,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1, max=60)] = 1.0,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.table,
+) -> None:
+    """Show each member's lag, events and state, each resource's watches and commits, live."""
+
+    async def work(api: Api) -> None:
+        if once or output is not Format.table:
+            await top_command.top_once(api, resource, interval, output)
+        else:
+            await top_command.top_live(api, resource, interval)
+
+    run_command(kubeconfig, work)
 
 
 @app.command()

@@ -9,7 +9,7 @@ import typer
 from reclock.cli import markers as command
 from reclock.cli import upkeep
 from reclock.cli.api import Api
-from reclock.cli.options import Kubeconfig, Namespace, Output, run_command
+from reclock.cli.options import Kubeconfig, Namespace, Output, Resource, run_command
 from reclock.cli.output import Format
 
 markers_app = typer.Typer(
@@ -19,9 +19,6 @@ markers_app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-Resource = Annotated[
-    str, typer.Option("--resource", "-r", help="One resource (pods, jobs.batch); all when left out.")
-]
 
 
 @markers_app.callback()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,18 +20,36 @@ Kubeconfig = Annotated[
 Output = Annotated[Format, typer.Option("--output", "-o", help="How to print.")]
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")]
 
-def _cluster_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of the fleet's clusters, for completion: nothing where the front cannot be asked."""
-    try:
-        items = run(context.params.get("kubeconfig"), lambda api: api.items(f"{GROUP}/clusters"))
-    except CliError:
-        return []
-    return [name for item in items if (name := item["metadata"]["name"]).startswith(incomplete)]
+
+def _completed(path: str, key: Callable[[dict[str, Any]], str]) -> Callable[[typer.Context, str], list[str]]:
+    """Completion by what a list of the front names: nothing where the front cannot be asked."""
+
+    def names(context: typer.Context, incomplete: str) -> list[str]:
+        try:
+            items = run(context.params.get("kubeconfig"), lambda api: api.items(path))
+        except CliError:
+            return []
+        return [name for item in items if (name := key(item)).startswith(incomplete)]
+
+    return names
 
 
+def _resource(item: dict[str, Any]) -> str:
+    spec = item["spec"]
+    return f"{spec['resource']}.{spec['group']}" if spec.get("group") else str(spec["resource"])
+
+
+complete_cluster = _completed(f"{GROUP}/clusters", lambda item: str(item["metadata"]["name"]))
 ClusterName = Annotated[
-    str, typer.Argument(help="Name of a cluster.", show_default=False, autocompletion=_cluster_names)
+    str, typer.Argument(help="Name of a cluster.", show_default=False, autocompletion=complete_cluster)
 ]
+Resource = Annotated[
+    str,
+    typer.Option(
+        "--resource", "-r", help="One resource (pods, jobs.batch); all when left out.",
+        autocompletion=_completed(f"{GROUP}/apiaggregations", _resource),
+    ),
+]  # fmt: skip
 
 
 def run_command(kubeconfig: str | None, work: Callable[[Api], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from reclock.cli import queue as command
 from reclock.cli.api import DEMO, CliError
-from reclock.cli.options import Kubeconfig, Output
+from reclock.cli.options import Kubeconfig, Output, complete_cluster
 from reclock.cli.output import Format
 
 queue_app = typer.Typer(
@@ -26,7 +26,7 @@ Reconciler = Annotated[
     str | None,
     typer.Option("--reconciler", help="Its gRPC address; else $RECLOCK_RECONCILER, the demo's, 127.0.0.1:7404."),
 ]
-ClusterName = Annotated[str, typer.Argument(help="A cluster; '' is the host.", show_default=False)]
+ClusterName = Annotated[str, typer.Argument(help="A cluster; '' is the host.", show_default=False, autocompletion=complete_cluster)]
 
 
 @queue_app.callback()

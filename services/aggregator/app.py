@@ -17,6 +17,7 @@ from reclock.scheduler.v1 import scheduler_pb2_grpc
 from services.aggregator.aggregations import Aggregations
 from services.aggregator.clock.clock import Clock
 from services.aggregator.clock.clocks import Clocks
+from services.aggregator.clock.member_metrics import MemberMetrics
 from services.aggregator.config import AggregatorConfig
 from services.aggregator.front.front import Front
 from services.aggregator.front.identity import member_headers
@@ -61,6 +62,7 @@ class Aggregator(Service[AggregatorConfig]):
         self._closers: list[Callable[[], object]] = []
         self._owners: Owners | None = None
         self._reads: Reads | None = None
+        self._metrics: MemberMetrics | None = None
         self._etcds: list[Etcd] = []
         self._host: KubeClient | None = None
         self._scheduler: grpc.aio.Channel | None = None
@@ -89,6 +91,8 @@ class Aggregator(Service[AggregatorConfig]):
         self.checks["clock"] = clock.ready
         self.checks["etcd"] = clock.alarm
         self._rpc.clock = clock
+        self._metrics = MemberMetrics(lambda: clock.resources)
+        self._metrics.register()
         self._owners = owners = Owners(fleet, aggregations, fleet_id)
         secret = await token_secret(etcd, config.etcd.prefix)
         self._reads = reads = Reads(
@@ -120,7 +124,7 @@ class Aggregator(Service[AggregatorConfig]):
             version_markers=VersionMarkers(
                 clock, fleet_id=fleet_id, token_secret=secret, one_sequence=len(clock.each) == 1
             ),
-            pages=Pages(host, placement, discovery, Operations(clock, fleet_id)),
+            pages=Pages(host, placement, discovery, Operations(clock, fleet_id), clock),
             checks=self.checks,
         )
         aggregations.on_change(clock.apply)
@@ -185,6 +189,8 @@ class Aggregator(Service[AggregatorConfig]):
 
     async def close(self) -> None:
         """Close connections, after all tasks have ended."""
+        if self._metrics is not None:
+            self._metrics.unregister()
         if self._reads is not None:
             await self._reads.close()
         if self._owners is not None:

@@ -68,6 +68,8 @@ class ServiceConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, re
     host: Host = msgspec.field(default_factory=Host)
     otlp_endpoint: str = ""
     """OTLP gRPC endpoint of traces, for example `http://127.0.0.1:4317`; "" is off."""
+    trace_ratio: float = 0.05
+    """Part of the traces that is kept, 0 to 1, where the caller's own context does not say. The same in all services."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
 
@@ -80,6 +82,8 @@ class ServiceConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, re
             )
         if self.http_address:
             check_listen("httpAddress", self.http_address)
+        if not 0 <= self.trace_ratio <= 1:
+            raise ValueError(f"traceRatio: {self.trace_ratio} is not allowed; 0 to 1 is")
 
 
 def split_address(address: str) -> tuple[str, int]:

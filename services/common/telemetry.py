@@ -17,6 +17,7 @@ from opentelemetry.trace import Span, SpanKind, Tracer
 from services.common.config import ServiceConfig
 
 _enabled = False
+_ratio = 1.0
 
 
 class _TextFormatter(logging.Formatter):
@@ -71,7 +72,6 @@ def setup_logging(service: str, level: str = "info", style: str = "text") -> Non
 
 def setup(config: ServiceConfig, service: str) -> None:
     """Set up logging, and traces where `otlpEndpoint` is set. Call once, before the loop runs."""
-    global _enabled
     setup_logging(service, config.log_level, config.log_format)
     if not config.otlp_endpoint:
         return
@@ -79,14 +79,21 @@ def setup(config: ServiceConfig, service: str) -> None:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-    provider = TracerProvider(resource=Resource.create({"service.name": f"reclock-{service}"}))
+    from services.common.trace_ids import Ids
+
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": f"reclock-{service}"}),
+        sampler=ParentBased(TraceIdRatioBased(config.trace_ratio)),
+        id_generator=Ids(),
+    )
     insecure = not config.otlp_endpoint.startswith("https://")
     provider.add_span_processor(
         BatchSpanProcessor(OTLPSpanExporter(endpoint=config.otlp_endpoint, insecure=insecure, timeout=5))
     )
     trace.set_tracer_provider(provider)
-    _enabled = True
+    enable(ratio=config.trace_ratio)
 
 
 def shutdown() -> None:
@@ -97,10 +104,15 @@ def shutdown() -> None:
         provider.shutdown()
 
 
-def enable(on: bool = True) -> None:
+def enable(on: bool = True, *, ratio: float = 1.0) -> None:
     """Turn propagation and spans on without an exporter (tests set their own provider)."""
-    global _enabled
-    _enabled = on
+    global _enabled, _ratio
+    _enabled, _ratio = on, ratio
+
+
+def ratio() -> float:
+    """Part of the traces that is kept; 0 where traces are off."""
+    return _ratio if _enabled else 0.0
 
 
 def enabled() -> bool:
@@ -147,3 +159,10 @@ def span(
     finally:
         if token is not None:
             detach(token)
+
+
+def record(name: str, begin: int, end: int, parent: Context, **attributes: str | int) -> Context:
+    """A span that is over, from `begin` to `end` (ns since the epoch); its context, for children."""
+    made = tracer().start_span(name, context=parent, start_time=begin, attributes=attributes)
+    made.end(end)
+    return trace.set_span_in_context(made)

@@ -53,6 +53,8 @@ def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> N
         ("bogus: 1", ["bogus", "unknown key", "role"]),
         ("inner: {maxwait: 1}", ["inner.maxwait", "unknown key", "maxWait"]),
         ("role: boss", ["role", "manager, worker"]),
+        ("traceRatio: 1.5", ["traceRatio", "0 to 1"]),
+        ("traceRatio: .nan", ["traceRatio", "0 to 1"]),
         ("inner: {maxWait: soon}", ["inner.maxWait", "float"]),
         ("inner: 3", ["inner", "object"]),
         ("endpoints: 3", ["endpoints", "array"]),

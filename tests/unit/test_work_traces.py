@@ -9,18 +9,24 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from services.common import telemetry
 from tests.integration.work_rig import for_configmaps, rig
 
 
 @pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+def ratio() -> float:
+    return 1.0
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch, ratio: float) -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
-    provider = TracerProvider()
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(ratio)))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(trace, "get_tracer", lambda name: provider.get_tracer(name))
-    telemetry.enable()
+    telemetry.enable(ratio=ratio)
     yield exporter
     telemetry.enable(False)
 
@@ -38,3 +44,15 @@ async def test_event_request_and_done_are_one_trace(spans: InMemorySpanExporter)
         [event] = [each for each in spans.get_finished_spans() if each.name == "event"]
         assert span.parent is not None and span.parent.span_id == event.context.span_id
         await worker.close()
+
+
+@pytest.mark.parametrize("ratio", [0.0])
+async def test_what_is_not_kept_of_the_event_is_not_kept_of_the_request(spans: InMemorySpanExporter) -> None:
+    async with rig("east") as it:
+        it.clusters.clusters["east"].put("configmaps", "a", "one")
+        worker = it.worker(for_configmaps())
+        [request] = await worker.requests(1)
+        assert not int(request.traceparent.rpartition("-")[2], 16) & 1, "the worker's spans follow"
+        await worker.done(request)
+        await worker.close()
+    assert not spans.get_finished_spans()

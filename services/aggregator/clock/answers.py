@@ -222,7 +222,7 @@ class Answers(View):
             revision = await self.context.store.put_gap(self.group, self.resource, cluster)
         except EtcdError as error:
             raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
-        metrics.GAPS.labels(self.label, cluster).inc()
+        metrics.GAPS.labels(self.label, metrics.named(cluster)).inc()
         self.gap_changed(cluster, revision, True)
 
     async def claim(self, namespace: str, name: str, cluster: str) -> Claim:

@@ -183,7 +183,8 @@ class Feed:
 
     async def _diff(self, life: str, reason: str) -> int:
         cluster = self.member.cluster
-        metrics.LISTS.labels(self.label, cluster, reason).inc()
+        metrics.LISTS.labels(self.label, metrics.named(cluster), reason).inc()
+        self.sequencer.tally.members[cluster].relists += 1
         log.info("%s: listing (%s)", self._what, reason)
         self.member.report("Diffing")
         listing = await self.api.whole(life)

@@ -106,6 +106,10 @@ class Following(Answers):
         stands = _standing(state, change)
         state.apply(change)
         self._complete = change.revision
+        if self._coming is None:
+            self.tally.logged(change.markers)
+            if self.traces.on:
+                self.traces.followed(change.markers)
         self._grown = True
         if stands and self._coming is None:
             self._members.changed()

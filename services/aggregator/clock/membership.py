@@ -94,8 +94,8 @@ class MemberState:
         if state == self._exported:
             return
         if self._exported:
-            metrics.STATE.labels(self._label, self.cluster, self._exported).set(0)
-        metrics.STATE.labels(self._label, self.cluster, state).set(1)
+            metrics.STATE.labels(self._label, metrics.named(self.cluster), self._exported).set(0)
+        metrics.STATE.labels(self._label, metrics.named(self.cluster), state).set(1)
         self._exported = state
 
 

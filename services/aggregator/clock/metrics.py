@@ -1,4 +1,7 @@
-"""Metrics of the clock; `resource` is the aggregation's key, `cluster` a member ("" is the host)."""
+"""Metrics of the clock; `resource` is the aggregation's key, `cluster` a member or `host`.
+
+Figures of each member are in `member_metrics`.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,10 @@ ETCD_FULL = Gauge("reclock_aggregator_etcd_full", "1 while etcd's alarm NOSPACE 
 WAITING = Gauge(f"{PREFIX}_queue_length", "Work waiting for the sequencer", ["resource"])
 
 
+REASONS = ("new", "unfinished", "incarnation", "restored", "compacted", "expired")
+"""Why a feed lists."""
+
+
 class Commits:
     """What each commit of one resource counts; the children are looked up once, not per event."""
 
@@ -71,10 +78,17 @@ class Commits:
         self._hidden.set(hidden)
 
 
+def named(cluster: str) -> str:
+    """Label of a cluster: an empty one would be none to Prometheus."""
+    return cluster or "host"
+
+
 def forget(resource: str, cluster: str) -> None:
-    """Drop the gauges of a member that left."""
-    for state in ("Connecting", "Diffing", "Live", "Unreachable", "NoType", "Disengaging"):
+    """Drop the series of a member that left."""
+    states = ("Connecting", "Diffing", "Live", "Unreachable", "NoType", "Disengaging")
+    series = [(STATE, state) for state in states] + [(LISTS, reason) for reason in REASONS]
+    for metric, *labels in [*series, (GAPS,)]:
         try:
-            STATE.remove(resource, cluster, state)
+            metric.remove(resource, named(cluster), *labels)
         except KeyError:
             continue  # it was never in that state

@@ -36,11 +36,12 @@ STABLE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Live markers, live ones hidden behind an older object of their key, entries of the log."""
+    """Live markers, live ones hidden behind an older object of their key, entries of the log, its window."""
 
     markers: int
     clashes: int
     log_entries: int
+    window_revisions: int
 
 
 class ResourceClock(Following):
@@ -132,7 +133,7 @@ class ResourceClock(Following):
         context = self.context
         sequencer = Sequencer(
             context.store, self.group, self.resource, state=self.state, term=term, committed=self._committed,
-            limit=context.max_ops,
+            limit=context.max_ops, tally=self.tally, traces=self.traces,
         )  # fmt: skip
         self._sequencer, self.term, self.trouble = sequencer, term, ""
         self._part()
@@ -159,6 +160,7 @@ class ResourceClock(Following):
     def _committed(self, change: Change, runs: bool) -> None:
         """Called by the sequencer after each commit, before anything else runs."""
         self._complete = change.revision
+        self.tally.logged(change.markers)
         self._advanced()
         self._counts.objects(self.state.index.live, self.state.index.hidden)
         for cluster in change.gaps:
@@ -188,17 +190,19 @@ class ResourceClock(Following):
 
     def counts(self) -> Counts:
         """Figures for people and metrics."""
-        index = self.state.index
-        return Counts(index.live, index.hidden, len(self.state.log))
+        state = self.state
+        oldest = max(decode(state.base, state.floor)[0], 0) if state.base else 0
+        return Counts(state.index.live, state.index.hidden, len(state.log), max(state.revision - oldest, 0))
 
     async def retain(self, revision: int, refresh: bool) -> None:
         """Let go what lies up to etcd's `revision`; `refresh`: write every position anew."""
         while self.state.trim(revision):  # noqa: ASYNC110 - gives way between slices
             await asyncio.sleep(0)
-        metrics.ENTRIES.labels(self.label).set(len(self.state.log))
+        self.tally.keep(self.members)
+        counts = self.counts()
+        metrics.ENTRIES.labels(self.label).set(counts.log_entries)
         metrics.GAPS_OPEN.labels(self.label).set(len(self.state.gaps))
-        oldest = max(decode(self.state.base, self.state.floor)[0], 0) if self.state.base else 0
-        metrics.WINDOW.labels(self.label).set(max(self.state.revision - oldest, 0))
+        metrics.WINDOW.labels(self.label).set(counts.window_revisions)
         sequencer = self._sequencer
         if sequencer is None:
             self.state.forget_purged()

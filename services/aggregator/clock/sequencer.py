@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -17,6 +18,8 @@ from services.aggregator.clock.batch import MAX_OPS, Batch, Builder, Queues
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.state import Change, State
 from services.aggregator.clock.store import GapReopened, StorageChanged, Store
+from services.aggregator.clock.tally import Arrivals, Tally
+from services.aggregator.clock.traces import EventTraces
 from services.aggregator.clock.version import decode
 from services.aggregator.clock.work import DiffRun, GapRun, LeaveRun, Work
 from services.common.etcd import EtcdFull
@@ -41,7 +44,7 @@ class Sequencer:
 
     def __init__(
         self, store: Store, group: str, resource: str, *, state: State, term: int, committed: Committed,
-        limit: int = MAX_OPS,
+        limit: int = MAX_OPS, tally: Tally | None = None, traces: EventTraces | None = None,
     ) -> None:  # fmt: skip
         self.store, self.group, self.resource = store, group, resource
         self.state, self.term, self.limit = state, term, limit
@@ -52,13 +55,15 @@ class Sequencer:
         self._committed = committed
         self._label = f"{resource}.{group}" if group else resource
         self._counts = metrics.Commits(self._label)
+        self.tally = Tally() if tally is None else tally
+        self._arrivals = Arrivals()
+        self._traces = traces if traces is not None and traces.on else None
         self._queues: Queues = {}  # of clusters with work only: a commit's cost must not grow with idle ones
         self._order: deque[str] = deque()
         self._wake = asyncio.Event()
         self._inflight: set[str] = set()
         self._started = 0
         self._done = 0
-        self._oldest: float | None = None
         self._purges: list[Marker] = []
 
     # For feeds and membership.
@@ -69,14 +74,16 @@ class Sequencer:
         if queue is None:
             queue = self._queues[cluster] = deque()
             self._order.append(cluster)
+        if not queue:
+            self._arrivals.came(cluster, asyncio.get_running_loop().time())
         queue.append(work)
-        if self._oldest is None:
-            self._oldest = asyncio.get_running_loop().time()
         self._wake.set()
 
     async def put(self, cluster: str, work: Work) -> None:
         """Enqueue, when the cluster's queue has room."""
         self.put_nowait(cluster, work)
+        if self._traces is not None and isinstance(work, Marker):
+            self._traces.came(work)
         while len(self._queues.get(cluster, ())) > QUEUE_LIMIT:
             await self.settled.wait()
 
@@ -114,6 +121,11 @@ class Sequencer:
     def waiting(self) -> int:
         """Work in all queues."""
         return sum(len(queue) for queue in self._queues.values())
+
+    def lag(self, cluster: str) -> tuple[int, float]:
+        """Work of a cluster that waits, and for how many seconds the oldest has."""
+        waiting = len(self._queues.get(cluster, ()))
+        return waiting, self._arrivals.lag(cluster, asyncio.get_running_loop().time()) if waiting else 0.0
 
     async def caught_up(self) -> None:
         """Wait for the transaction that is in flight now, if any: it may have any revision so far."""
@@ -153,7 +165,7 @@ class Sequencer:
                 self.settled.beat()
                 await asyncio.sleep(0)
             else:
-                self._oldest = None
+                self._arrivals.clear()
                 self._wake.clear()
                 self.settled.beat()
                 await self._wake.wait()
@@ -170,8 +182,8 @@ class Sequencer:
 
     async def _commit(self, batch: Batch) -> None:
         loop = asyncio.get_running_loop()
-        begin = loop.time()
-        oldest, self._oldest = self._oldest, begin if self._queues else None
+        begin, began = loop.time(), time.time_ns()
+        came = self._arrivals.took(batch.clusters, self._queues, begin)
         self._inflight = batch.clusters
         self._started += 1
         try:
@@ -179,11 +191,16 @@ class Sequencer:
         except GapReopened as reason:
             log.info("%s: gap of cluster %r: %s", self._label, batch.gap and batch.gap[0], reason)
         else:
+            answered = time.time_ns()
             self._check(revision)
             change = batch.change(revision)
             self.state.apply(change)
+            if self._traces is not None:
+                self._traces.committed(change.markers, began, answered)
             now = loop.time()
-            self._counts.committed(len(batch.markers), now - begin, now - (begin if oldest is None else oldest))
+            lags = {cluster: now - since for cluster, since in came.items()}
+            self._counts.committed(len(batch.markers), now - begin, max(lags.values(), default=0.0))
+            self.tally.committed(len(batch.markers), now - begin, lags)
             self._committed(change, batch.runs)
         # Not in a finally: after an error nothing is settled, the term is over.
         self._done += 1

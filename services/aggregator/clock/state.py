@@ -48,6 +48,8 @@ class State:
         self.gaps: dict[str, int] = {}
         """Cluster -> mod_revision of its gap key."""
         self.head = self.fleet(revision)
+        self.live: dict[str, int] = {}
+        """Cluster -> its live markers."""
         self.tombs: list[Marker] = []
         """Tombstones behind the window that are still in etcd, oldest first."""
 
@@ -64,7 +66,7 @@ class State:
         """Take a marker of the state before the log's start."""
         fleet = self.fleet(revision, index)
         marker.stamp(fleet, HIDDEN, None)
-        self.index.put(marker)
+        self._store(marker)
         self.log.floor = max(self.log.floor, fleet)
         if marker.deleted:
             self.tombs.append(marker)
@@ -79,6 +81,8 @@ class State:
         for cluster, position in change.positions.items():
             if position is None:
                 self.positions.pop(cluster, None)
+                if not self.live.get(cluster):
+                    self.live.pop(cluster, None)
                 self.position_revisions.pop(cluster, None)
             else:
                 self.positions[cluster] = position
@@ -110,9 +114,16 @@ class State:
         else:
             kind = ADDED if before is None else HIDDEN
         marker.stamp(fleet, kind, prev)
-        self.index.put(marker)
+        self._store(marker)
         self.log.append(marker)
         return 1 if kind else 0
+
+    def _store(self, marker: Marker) -> None:
+        index, cluster = self.index, marker.cluster
+        before = index.live
+        index.put(marker)
+        if index.live != before:
+            self.live[cluster] = self.live.get(cluster, 0) + index.live - before
 
     def see_gap(self, cluster: str, revision: int) -> None:
         """The gap key was put at `revision`; 0: it is gone."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from services.aggregator.clock.clock import Clock
 from services.aggregator.clock.resource import ResourceClock
-from services.aggregator.clock.version import decode
 from services.common.etcd import EtcdError, prefix_end
 
 PAGE = 5000
@@ -35,7 +34,6 @@ async def resource_stats(clock: ResourceClock) -> dict[str, Any]:
     """One resource. `keys` and `bytes` are what its markers take in etcd, deletions of the window included."""
     keys, size, problem = await _size(clock)
     counts, state = clock.counts(), clock.state
-    oldest = max(decode(state.base, state.floor)[0], 0) if state.base else 0
     return {
         "resource": clock.label,
         "objects": counts.markers,
@@ -46,7 +44,7 @@ async def resource_stats(clock: ResourceClock) -> dict[str, Any]:
         "head": state.head,
         "floor": state.floor,
         "revision": state.revision,
-        "windowRevisions": max(state.revision - oldest, 0),
+        "windowRevisions": counts.window_revisions,
         "problem": problem,
         "members": [
             {

@@ -12,7 +12,9 @@ from services.aggregator.clock.cursor import Cursor, too_old
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.state import State
+from services.aggregator.clock.tally import Tally
 from services.aggregator.clock.topics import Topics
+from services.aggregator.clock.traces import EventTraces
 from services.aggregator.types import Aggregated
 from services.common.errors import timeout as timed_out
 
@@ -34,6 +36,8 @@ class View:
     def __init__(self, aggregated: Aggregated) -> None:
         self.aggregated = aggregated
         self.state = State(0)
+        self.tally = Tally()
+        self.traces = EventTraces(aggregated.key)
         self.pulse = Pulse()
         """Beats after each commit."""
         self.topics = Topics()

@@ -35,6 +35,7 @@ WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 COLLECTIONS = frozenset({"create", "deletecollection"})
 RECLOCK = "reclock.dev"
 SOURCES = "/reclock/sources"
+TOP = "/reclock/top"
 _PLAIN = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._:~@=+,;!$&'()*-]*")
 """Parts of a path that stand for themselves in a URL; empty where there is none."""
 _NOT_ALLOWED = "the server does not allow this method on the requested resource"
@@ -130,6 +131,9 @@ class Dispatch:
         if path == SOURCES and self._pages is not None:
             await self._authorizer.require(call.user, attributes_of(call.info))
             return await self._pages.sources(call)
+        if path == TOP and self._pages is not None:
+            await self._authorizer.require(call.user, attributes_of(call.info))
+            return await self._pages.top(call)
         operations = self._pages.operations if self._pages is not None else None
         if operations is not None and operations.knows(path):
             await self._authorizer.require(call.user, attributes_of(call.info))

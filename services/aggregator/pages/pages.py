@@ -1,4 +1,4 @@
-"""`workloads/explain` (the scheduler's view), `clusters/forget` and `/reclock/sources` (discovery's), as JSON."""
+"""`workloads/explain` (the scheduler's view), `clusters/forget`, `/reclock/sources` (discovery's), `/reclock/top` (the clock's), as JSON."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from google.protobuf.message import Message
 
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.aggregator.clock.clocks import Clocks
 from services.aggregator.pages.operations import Operations
+from services.aggregator.rpc.stats import stats
 from services.aggregator.types import Call
-from services.common.errors import from_rpc, method_not_allowed
+from services.common.errors import from_rpc, method_not_allowed, unavailable
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import Resource
 
 WORKLOADS = Resource("reclock.dev", "v1alpha1", "workloads", "Workload")
 SOURCES_PATH = "/reclock/sources"
+TOP_PATH = "/reclock/top"
 TIMEOUT = 10.0
 
 
 class Pages:
-    """The front authorises: `get` on `workloads/explain`, `create` on `clusters/forget`, `get` on the path /reclock/sources."""
+    """The front authorises: `get` on `workloads/explain`, `create` on `clusters/forget`, `get` on the paths."""
 
     def __init__(
         self,
@@ -30,8 +33,10 @@ class Pages:
         placement: scheduler_pb2_grpc.PlacementServiceStub,
         discovery: discovery_pb2_grpc.DiscoveryServiceStub,
         operations: Operations | None = None,
+        clocks: Clocks | None = None,
     ) -> None:
         self.operations = operations
+        self._clocks = clocks
         self._host = host
         self._placement = placement
         self._discovery = discovery
@@ -78,6 +83,14 @@ class Pages:
             raise from_rpc(error, "asking discovery") from error
         answer.ClearField("clusters")
         return _json(answer)
+
+    async def top(self, call: Call) -> web.Response:
+        """GET /reclock/top: state and sums of the clock on this replica, as `ClockService/Stats`."""
+        if call.info.verb != "get":
+            raise method_not_allowed(f"{TOP_PATH} takes a GET")
+        if self._clocks is None:
+            raise unavailable("the clock is starting")
+        return _json(stats(self._clocks))
 
 
 def _json(message: Message) -> web.Response:

@@ -75,7 +75,11 @@ class WatchSession:
         try:
             watcher = await self._begin()
             await self._start()
-            await watcher.run(deadline)
+            self.clock.tally.watchers += 1
+            try:
+                await watcher.run(deadline)
+            finally:
+                self.clock.tally.watchers -= 1
         except StatusError as error:
             await self._fail(error)
         except Restart as reason:

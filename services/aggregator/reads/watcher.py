@@ -72,6 +72,9 @@ class Watcher:
         self._columns = b"" if frames.layout is None else frames.layout.definitions
         fields = options.fields
         self._topic = (judge.namespace or fields.exact("metadata.namespace") or "", fields.exact("metadata.name") or "")
+        self._sent = clock.tally.members
+        self._traces = clock.traces
+        self._traced: list[int] = []  # of what is in _out
         self._drop_object = options.include == "None" and frames.layout is not None
 
     @property
@@ -114,6 +117,9 @@ class Watcher:
             data = b"".join(self._out) if len(self._out) > 1 else self._out[0]
             self._out.clear()
             await self._write(data)
+            if self._traced:
+                self._traces.delivered(self._traced)
+                self._traced.clear()
 
     async def _send(self, entries: Sequence[Marker]) -> None:
         feeds = self.feeds
@@ -126,8 +132,14 @@ class Watcher:
                 if frame is None:
                     frame = await self._slow(entry, feeds)
                 if frame:
+                    size = len(frame)
                     self._out.append(frame)
-                    self._out_size += len(frame)
+                    self._out_size += size
+                    sent = self._sent[entry.cluster]
+                    sent.deliveries += 1
+                    sent.bytes += size
+                    if entry.fleet in self._traces.open:
+                        self._traced.append(entry.fleet)
             elif entry.cluster not in self.denied and self.ask is not None:
                 await self._flush()
                 await self.ask(entry.cluster)

@@ -13,6 +13,7 @@ from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.clocks import Clocks
 from services.aggregator.clock.rebuild import rebuild
 from services.aggregator.clock.verify import Compared, Finding, verify
+from services.aggregator.rpc.stats import stats
 from services.common.errors import StatusError
 from services.common.etcd import EtcdError
 from services.common.grpc import abort, abort_status
@@ -54,8 +55,7 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
     ) -> pb.StatsResponse:
         """Answer the state of every resource and feed."""
         clock = await self._clock(context)
-        resources = [_stats(one) for _, one in sorted(clock.resources.items())]
-        return pb.StatsResponse(resources=resources)
+        return stats(clock)
 
     async def VerifyMarkers(
         self, request: pb.VerifyMarkersRequest, context: grpc.aio.ServicerContext
@@ -131,27 +131,4 @@ def _marker(clock: ResourceClock, marker: Marker) -> pb.Marker:
         deleted=marker.deleted,
         shown=shown is not None and shown.cluster == marker.cluster,
         labels=dict(marker.labels),
-    )
-
-
-def _stats(clock: ResourceClock) -> pb.ResourceStats:
-    aggregated = clock.aggregated
-    counts = clock.counts()
-    return pb.ResourceStats(
-        resource=pb.ResourceRef(group=aggregated.group, resource=aggregated.resource),
-        head=clock.head,
-        floor=clock.floor,
-        markers=counts.markers,
-        clashes=counts.clashes,
-        log_entries=counts.log_entries,
-        feeds=[
-            pb.FeedStats(
-                cluster=state.cluster,
-                state=state.state,
-                position=state.position.read if state.position else 0,
-                gap=state.cluster in clock.state.gaps,
-                message=state.message,
-            )
-            for _, state in sorted(clock.members.items())
-        ],
     )
