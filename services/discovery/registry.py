@@ -176,6 +176,8 @@ class Registry:
             log.info("%s: %s: no longer so: %s", provider, source, message)
         self._problems[provider] = known
         metrics.SOURCE_PROBLEMS.labels(provider).set(len(known))
+        oldest = min(known.values()).timestamp() if known else 0
+        metrics.SOURCE_PROBLEMS_SINCE.labels(provider).set(oldest)
 
     def _engage(self, provider: str, found: Found) -> None:
         record = self.records.get(found.name)

@@ -51,8 +51,8 @@ async def east(tmp_path: Path) -> AsyncIterator[tuple[World, Path]]:
         yield world, folder
 
 
-def gauge() -> float:
-    return REGISTRY.get_sample_value("reclock_discovery_source_problems", {"provider": ID}) or 0
+def gauge(more: str = "") -> float:
+    return REGISTRY.get_sample_value(f"reclock_discovery_source_problems{more}", {"provider": ID}) or 0
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,10 @@ async def test_a_source_that_goes_bad_keeps_its_cluster(east: tuple[World, Path]
     (problem,) = [one for one in world.registry.problems() if reason in one[2]]
     assert datetime.now(UTC) - problem[3] < timedelta(minutes=1)
     assert gauge() >= 1
+    assert 0 <= datetime.now(UTC).timestamp() - gauge("_since_seconds") < 60
     write(folder, good(token="again"))
     await eventually(lambda: world.token("east") == "again" and world.problem("east") == "")
-    assert gauge() == 0
+    assert gauge() == gauge("_since_seconds") == 0
     assert "good" not in world.problems
 
 
@@ -101,6 +102,15 @@ async def test_a_context_without_user_is_anonymous_and_says_so_when_refused(east
     world.registry.probed("west", ProbeResult(True, False, "Unauthorized", "it refuses the credentials (401)"))
     unhealthy = {"cluster": "west", "reason": "Unauthorized"}
     assert REGISTRY.get_sample_value("reclock_discovery_cluster_unhealthy_reason", unhealthy) == 1
+    since = REGISTRY.get_sample_value("reclock_discovery_cluster_unhealthy_since_seconds", unhealthy) or 0
+    assert 0 <= datetime.now(UTC).timestamp() - since < 60
+    world.registry.probed("west", ProbeResult(True, True, "ReadyzOk", uid="u", latency_us=2000))
+    assert REGISTRY.get_sample_value("reclock_discovery_cluster_unhealthy_since_seconds", unhealthy) is None
+    fast = {"cluster": "west", "quantile": "0.99"}
+    assert REGISTRY.get_sample_value("reclock_discovery_cluster_latency_seconds", fast) == 0.002
+    (folder / "west").unlink()
+    await eventually(lambda: world.names == {"east"})
+    assert REGISTRY.get_sample_value("reclock_discovery_cluster_latency_seconds", fast) is None
 
 
 def test_two_providers_that_give_one_name() -> None:

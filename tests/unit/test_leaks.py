@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 from collections.abc import Awaitable, Callable
 
+import pytest
 from kube_fake import KubeFake, kubeconfig
 
 from reclock.discovery.v1 import discovery_pb2 as pb
 from services.common.fleet import FleetWatcher, Member
+from services.common.kube.kubeconfig import single
 from services.common.kube.resource import PODS
+from services.discovery.config import Probe
+from services.discovery.hub import Hub
+from services.discovery.probe import Prober, ProbeResult
+from services.discovery.providers.base import Reading, found
+from services.discovery.registry import Registry
 from tests.integration.work_rig import for_configmaps, rig
 
 CYCLES = 10_000
@@ -80,7 +88,35 @@ async def test_a_fleet_watcher_keeps_nothing_of_clusters_that_left() -> None:
         assert watcher.members == {}
 
 
-async def test_the_work_service_keeps_nothing_of_clusters_that_left() -> None:
+async def test_discovery_keeps_nothing_of_clusters_that_left() -> None:
+    async with KubeFake() as kube:
+        registry, answered = Registry(Hub(), ["files"]), asyncio.Event()
+
+        def probed(name: str, result: ProbeResult) -> None:
+            registry.probed(name, result)
+            answered.set()
+
+        prober = Prober(Probe(interval=0.1), probed)
+        registry.add_keeper(prober)
+        config = single(kubeconfig("c", {"server": kube.url}, {"token": "t"}))
+
+        async def cycle(number: int) -> None:
+            answered.clear()
+            registry.reading("files", Reading((found(f"c{number}", config, f"file#{number}"),)))
+            if number % 50 == 0:
+                await answered.wait()
+            registry.reading("files", Reading(()))
+            await asyncio.sleep(0)
+            kube.requests.clear()
+            kube.headers.clear()
+
+        await cycles(cycle)
+        await prober.close()
+
+
+async def test_the_work_service_keeps_nothing_of_clusters_that_left(caplog: pytest.LogCaptureFixture) -> None:
+    # The fake apiserver logs requests whose client left in the middle, and pytest keeps what is logged.
+    caplog.set_level(logging.CRITICAL, "aiohttp.server")
     async with rig("stays") as it:
         worker = it.worker(for_configmaps())
         await worker.next("registered")
