@@ -21,6 +21,8 @@ queue_app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+NUMBERS = {"ignore_unknown_options": True}
+"""So that -1 is a value, which the service refuses with what is allowed, and no unknown option."""
 Controller = Annotated[str, typer.Option("--controller", "-c", help="One controller; all when left out.")]
 Reconciler = Annotated[
     str | None,
@@ -62,7 +64,7 @@ def resume(cluster: ClusterName, controller: Controller = "", reconciler: Reconc
     _run(reconciler, kubeconfig, lambda queues: command.update(queues, controller, cluster, paused=False))
 
 
-@queue_app.command()
+@queue_app.command(context_settings=NUMBERS)
 def weight(
     cluster: ClusterName,
     value: Annotated[float, typer.Argument(help="1 is the usual; 0.000001 to 1000000.", show_default=False)],
@@ -74,7 +76,7 @@ def weight(
     _run(reconciler, kubeconfig, lambda queues: command.update(queues, controller, cluster, weight=value))
 
 
-@queue_app.command()
+@queue_app.command(context_settings=NUMBERS)
 def cap(
     cluster: ClusterName,
     value: Annotated[int, typer.Argument(help="Most requests at once; 1 to 1000000.", show_default=False)],

@@ -18,6 +18,7 @@ from reclock.cli.app import app
 from reclock.cli.output import Format
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.testing import FakeFleet, FakeService
+from tests.integration.work_rig import rig
 
 EAST = pb.Queue(
     controller="c", cluster="east", depth=7, delayed=1, processing=2, weight=2.0, cap=3, share=0.25, retries=4, served=12,
@@ -71,3 +72,17 @@ async def test_a_reconciler_that_is_away(tmp_path: Path) -> None:
 def test_options_in_the_wrong_place_are_not_ignored() -> None:
     result = CliRunner().invoke(app, ["queue", "-c", "mine", "pause", "east"])
     assert result.exit_code == 2 and "behind pause" in result.output
+
+
+@pytest.mark.parametrize(("command", "value", "said"), [
+    ("weight", "0", "weight: 0: allowed is 1e-06 to 1e+06"), ("weight", "-1", "weight: -1: allowed is 1e-06 to 1e+06"),
+    ("weight", "nan", "weight: nan: allowed is 1e-06 to 1e+06"), ("cap", "-1", "cap: -1: allowed is 1 to 1000000"),
+])  # fmt: skip
+async def test_what_is_not_allowed_is_refused_in_one_line(tmp_path: Path, command: str, value: str, said: str) -> None:
+    async with FakeFleet() as fleet, rig("east") as it:
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(fleet.kubeconfig))
+        argv = ["queue", command, "east", value, "--reconciler", it.server.bound, "--kubeconfig", str(path)]
+        result = await asyncio.to_thread(CliRunner().invoke, app, argv)
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [f"reclock: INVALID_ARGUMENT: {said}"]
