@@ -120,7 +120,7 @@ async def test_the_work_service_keeps_nothing_of_clusters_that_left(caplog: pyte
     async with rig("stays") as it:
         worker = it.worker(for_configmaps())
         await worker.next("registered")
-        it.clusters.add("guest")
+        guest = it.clusters.add("guest")
 
         async def cycle(number: int) -> None:
             await it.join("guest")
@@ -128,6 +128,8 @@ async def test_the_work_service_keeps_nothing_of_clusters_that_left(caplog: pyte
                 await asyncio.sleep(0.01)
             await it.fleet.leave("guest")
             worker.seen.clear()
+            guest.queries.clear()
+            guest.accepts.clear()
 
         await cycles(cycle)
         hub = it.work.parts.hub
