@@ -30,7 +30,7 @@ from tests.integration.etcd_server import EtcdServer
 from tests.integration.reads_rig import Owners
 from tests.kube.front_rig import Config, OneMember
 
-TOKEN = "root-token"
+TOKEN, OTHER_TOKEN = "root-token", "other-token"
 POD_PATH = "/api/v1/pods"
 
 
@@ -116,6 +116,7 @@ class SimRig:
         stack = self._stack
         host = self.world.add("host", role="none")
         host.core.tokens[TOKEN] = User("root", ("system:masters",))
+        host.core.tokens[OTHER_TOKEN] = User("other", ("system:masters",))
         await stack.enter_async_context(self.server.serving())
         self.host = await self._client("host")
         for name in members:
@@ -188,8 +189,8 @@ class SimRig:
 
     def state(self, name: str, aggregated: Aggregated = PODS) -> tuple[str, str]:
         """What the clock says of a member: state and reason, as `reclock markers stats` shows them."""
-        one = self.of(aggregated).members[name]
-        return one.state, one.message
+        one = self.of(aggregated).members.get(name)
+        return (one.state, one.message) if one is not None else ("", "")
 
     def misbehave(self, name: str, kind: str, *verbs: str, **more: Any) -> Rule:
         """A fault for requests of pods; open watches break, so that new ones meet it."""

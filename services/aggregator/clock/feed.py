@@ -194,10 +194,12 @@ class Feed:
 
     async def _watch(self, life: str, start: int, backoff: Backoff) -> None:
         cluster, put, tap = self.member.cluster, self.sequencer.put, self.member.tap
+        # Whole objects in another version than the type's own are nobody's.
+        whole = tap if tap.wanted and self.api.native else None
         try:
             async with (
                 asyncio.timeout(None) as scope,
-                aclosing(self.api.watch(life, start, tap if tap.wanted else None)) as watch,
+                aclosing(self.api.watch(life, start, whole)) as watch,
             ):
                 if not tap.wanted:
                     tap.reopen = partial(scope.reschedule, 0)

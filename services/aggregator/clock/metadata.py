@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ from services.aggregator.clock.tap import Tap
 from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import MAX_OBJECT, KubeClient
 from services.common.kube.resource import Resource
-from services.common.kube.served import lacks_type
+from services.common.kube.served import lacks_type, other_version
 from services.common.pace import Pace
+
+log = logging.getLogger(__name__)
 
 LIST_ACCEPT = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 WATCH_ACCEPT = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
@@ -70,6 +73,7 @@ class MetadataClient:
 
     def __init__(self, client: KubeClient, resource: Resource, cluster: str, hide_origin: str = "") -> None:
         self.client, self.resource, self.cluster = client, resource, cluster
+        self._version = resource.version
         self.hide_origin = hide_origin
         self._what = f"cluster {cluster!r}: {resource.key}"
 
@@ -87,9 +91,27 @@ class MetadataClient:
         listing, _ = await self._page({"limit": 1}, "")
         return listing.version
 
+    @property
+    def native(self) -> bool:
+        """Is the resource followed in the version that was asked for?"""
+        return self.resource.version == self._version
+
     async def lacks_type(self) -> bool:
-        """Does the cluster's own discovery say that it has no such type? A proxy's 404 must not delete anything."""
-        return await lacks_type(self.client, self.resource)
+        """Does the cluster's own discovery say that it has no such type? A proxy's 404 must not delete anything.
+
+        Where it has it in another version only, that one is followed from now on: metadata is the same in all.
+        """
+        if not await lacks_type(self.client, self.resource):
+            return False
+        try:
+            other = await other_version(self.client, self.resource)
+        except StatusError:
+            return False
+        if other is None:
+            return True
+        log.info("%s: followed in version %s", self._what, other.version)
+        self.resource = other
+        return False
 
     async def whole(self, incarnation: str, at: int = 0) -> Listing:
         """All objects, now or Exact at a version; pages of PAGE. Expired where that is not to be had."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from services.aggregator.front.server import MAX_BODY, FrontRequest
+from services.aggregator.front.server import CLOSED, MAX_BODY, FrontRequest
 from services.common.errors import (
     bad_request,
     request_too_large,
@@ -78,6 +78,8 @@ async def read_body(request: FrontRequest) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT):
             return await request.read()
     except TimeoutError:
+        CLOSED.labels("body").inc()
+        request.connection.close()  # after the answer: the rest of the body would be taken for the next request
         raise timeout("the request's body did not arrive in time") from None
 
 

@@ -1,7 +1,7 @@
 """The HTTP/1.1 server under the front: aiohttp's, with what an API server needs besides.
 
 - a connection's verified certificate is looked at once, not per request;
-- a request head must arrive within HEAD_TIMEOUT seconds (slow-loris);
+- a request head must arrive within HEAD_TIMEOUT seconds (slow-loris), and answers be taken: see READ_TIMEOUT;
 - a handler can take the connection over (`take_over`) and pipe bytes: upgrades of any protocol;
 - what the parser refuses is answered with a Status.
 """
@@ -17,6 +17,7 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
+from prometheus_client import Counter
 
 from services.aggregator.front import errors
 from services.aggregator.front.certificates import Authorities, Peer
@@ -24,10 +25,19 @@ from services.aggregator.front.pipes import ClientPipe
 from services.aggregator.types import Call
 
 HEAD_TIMEOUT = 20.0
+READ_TIMEOUT = 120.0
+"""Seconds that an answer may wait for a client that takes nothing of it. What is kept for one is bounded, but kept; a
+watch that is closed is resumed. Logs and tunnels wait as long as their reader likes."""
 KEEPALIVE = 180.0
 """Seconds that an idle connection is kept: longer than client-go's 90, so that the client closes first."""
 MAX_HEADER = 64 * 1024
 MAX_BODY = 3 * 1024 * 1024
+
+CLOSED = Counter(
+    "reclock_aggregator_clients_closed_total",
+    "Connections ended for what their client did not do: send its request, its body, or read its answer",
+    ["reason"],
+)
 
 Handler = Callable[["FrontRequest"], Awaitable[web.StreamResponse]]
 
@@ -74,7 +84,7 @@ def warning(text: str) -> str:
 class FrontProtocol(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_anchors", "_head_timer", "_peer", "_pipe", "authorities")
+    __slots__ = ("_anchors", "_head_timer", "_peer", "_pipe", "_read_timer", "authorities")
 
     def __init__(self, manager: FrontServer, **options: Any) -> None:
         super().__init__(manager, **options)
@@ -83,6 +93,7 @@ class FrontProtocol(RequestHandler):
         self._anchors: frozenset[bytes] = frozenset()  # the authorities when it was looked at
         self._pipe: ClientPipe | None = None
         self._head_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
 
     def peer(self) -> Peer | None:
         """Who the client's certificate says it is."""
@@ -133,7 +144,30 @@ class FrontProtocol(RequestHandler):
     def _head_late(self) -> None:
         self._head_timer = None
         if self._pipe is None and self._waiter is not None and not self._waiter.done():
+            CLOSED.labels("request").inc()
             self.force_close()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._read_timer is None:
+            self._read_timer = self._loop.call_later(READ_TIMEOUT, self._read_late)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_read_timer()
+
+    def _end_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
+
+    def _read_late(self) -> None:
+        self._read_timer = None
+        call = getattr(self._current_request, "call", None)
+        if self._pipe is not None or self.transport is None or (call is not None and call.info.subresource == "log"):
+            return
+        CLOSED.labels("reading").inc()
+        self.transport.abort()  # closing would wait until what is left was read
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         # True keeps our direction open (TCP only; TLS has no half-close here).
@@ -143,6 +177,7 @@ class FrontProtocol(RequestHandler):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+        self._end_read_timer()
         if self._pipe is not None:
             self._pipe.lost()
             # The tunnel ends by itself, in order: without this the handler would be cancelled.

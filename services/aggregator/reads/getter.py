@@ -116,6 +116,8 @@ class Getter:
             if barrier is not None:
                 await barrier
             if answer is None:
+                if await self._scope.lacking(call, aggregated, clock, [cluster]):
+                    raise not_found(aggregated.resource, name, aggregated.group)
                 # The member has no such object: its deletion is on its way into the log.
                 await self._deleted(clock, cluster, namespace, name, uid)
                 continue

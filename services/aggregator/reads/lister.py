@@ -141,6 +141,9 @@ class Lister:
         call, aggregated, options, clock = request.call, request.aggregated, request.options, request.clock
         clusters = [name for name in self._scope.asked(clock, snapshot, left) if name not in request.broken]
         left.away.update(request.broken)
+        lacking = await self._scope.lacking(call, aggregated, clock, clusters)
+        left.denied.update(lacking)
+        clusters = [name for name in clusters if name not in lacking]
         clusters = self._scope.node_scope(aggregated, options, clusters)
         token, form = request.token, request.form
         query = {"labelSelector": options.labels.text, "fieldSelector": options.fields.text}

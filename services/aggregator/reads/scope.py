@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from services.aggregator.reads.access import MemberAccess
 from services.aggregator.reads.fields import UID_FIELDS
 from services.aggregator.reads.query import ReadOptions
 from services.aggregator.reads.selectors import FieldSelector, FieldTerm
+from services.aggregator.reads.versions import ServedVersions
 from services.aggregator.types import HOST, Aggregated, Call
 from services.common.errors import StatusError, unavailable
 
@@ -43,6 +45,7 @@ class Scope:
 
     def __init__(self, clock: ResourceClocks, owners: Owners, access: MemberAccess) -> None:
         self._clock, self._owners, self.access = clock, owners, access
+        self._versions = ServedVersions()
 
     def resource(self, aggregated: Aggregated) -> ResourceClock:
         """Its clock; 503 while it is being set up."""
@@ -69,6 +72,12 @@ class Scope:
             member = clock.members.get(cluster)
             left.away[cluster] = (member.message if member else "") or "it is not reachable"
         return out
+
+    async def lacking(
+        self, call: Call, aggregated: Aggregated, clock: ResourceClock, clusters: list[str]
+    ) -> Mapping[str, str]:
+        """Clusters that have the type, but not in the version that is asked for; and what to tell of each."""
+        return await self._versions.lacking(clock, aggregated, call.info.version, clusters)
 
     def node_scope(self, aggregated: Aggregated, options: ReadOptions, clusters: list[str]) -> list[str]:
         """`spec.nodeName=` selects pods of the shown node's cluster only: node names of members may clash."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -65,6 +65,7 @@ class WatchSession:
             self._include = "Metadata" if options.include == "None" else options.include
         self._checked = time.monotonic()
         self._granted: frozenset[str] = frozenset()
+        self._lacking: Mapping[str, str] = {}
         self._watching: Watcher | None = None
         self._set_at = 0
         self._learn_tries = LEARN_TRIES
@@ -314,6 +315,8 @@ class WatchSession:
     # Permissions of members.
 
     async def _permissions(self) -> None:
+        self._lacking = await self._scope.lacking(self._call, self._aggregated, self.clock, list(self.clock.members))
+        self._left.denied |= self._lacking
         if self._aggregated.authorization != "Member":
             return
         clusters = list(self.clock.members)
@@ -346,9 +349,14 @@ class WatchSession:
             raise expired("a cluster does not serve this type in protobuf")
         if not self._scope.serves(self.clock, self._aggregated):
             raise expired(f"{self._aggregated.key} is aggregated in another way now")
-        if self._aggregated.authorization != "Member" or time.monotonic() - self._checked < RECHECK:
+        if time.monotonic() - self._checked < RECHECK:
             return
         self._checked = time.monotonic()
+        lacking = await self._scope.lacking(self._call, self._aggregated, self.clock, list(self.clock.members))
+        if any((name in lacking) != (name in self._lacking) for name in self.clock.members):
+            raise expired(f"the clusters that serve {self._aggregated.key} in {self._served} have changed")
+        if self._aggregated.authorization != "Member":
+            return
         before = self._granted
         left = LeftOut()
         clusters = list(self.clock.members)
