@@ -2,7 +2,7 @@
 //
 // "follow" writes one JSON line an event to stdout, answers each line "report" on stdin with one line
 // {"report": …}, and ends when stdin does. "protobuf" does all that typed clients do, in protobuf,
-// and writes two JSON lines. "types" prints what the aggregator's protobuf.json holds; "samples" prints
+// and writes two JSON lines. "manager" runs an operator by controller-runtime until stdin ends. "types" prints what the aggregator's protobuf.json holds; "samples" prints
 // made-up objects in both encodings, and "compare" tells which of them were translated wrongly. Exit 1 with the reason on stderr when something could not be done.
 package main
 
@@ -23,11 +23,13 @@ import (
 const syncLimit = 60 * time.Second
 
 func main() {
-	kubeconfig := flag.String("kubeconfig", "", "the front's kubeconfig")
-	namespace := flag.String("namespace", "default", "whose pods are followed")
-	mode := flag.String("mode", "follow", "follow, protobuf, types, samples or compare")
-	klog.InitFlags(nil) // -v=4 tells why client-go does what it does
-	flag.Parse()
+	// A set of our own: controller-runtime puts a -kubeconfig into the common one.
+	flags := flag.NewFlagSet(os.Args[0], flag.ExitOnError)
+	kubeconfig := flags.String("kubeconfig", "", "the front's kubeconfig")
+	namespace := flags.String("namespace", "default", "whose pods are followed")
+	mode := flags.String("mode", "follow", "follow, protobuf, manager, types, samples or compare")
+	klog.InitFlags(flags)        // -v=4 tells why client-go does what it does
+	_ = flags.Parse(os.Args[1:]) // exits by itself
 	if err := run(*mode, *kubeconfig, *namespace); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -56,8 +58,10 @@ func run(mode, kubeconfig, namespace string) error {
 		return follow(ctx, config, namespace)
 	case "protobuf":
 		return inProtobuf(ctx, config, namespace)
+	case "manager":
+		return manage(ctx, config, namespace)
 	}
-	return fmt.Errorf("-mode is follow, protobuf, types, samples or compare, not %q", mode)
+	return fmt.Errorf("-mode is follow, protobuf, manager, types, samples or compare, not %q", mode)
 }
 
 // follow starts every client, says {"ready": true} when all have the present state, then answers stdin.

@@ -17,6 +17,7 @@ import pytest
 from deploy.local.binaries import Binaries
 from deploy.local.errors import FleetFailed
 from tests.kube.session.collector import Collector
+from tests.kube.session.followers import build
 from tests.kube.session.tools import Kubectl, RunningFleet, eventually
 
 START_LIMIT = 240
@@ -81,6 +82,12 @@ def _wait_ready(process: subprocess.Popen[bytes], log: Path) -> None:
 def _settle(running: RunningFleet) -> None:
     """Wait until the front shows both members' nodes."""
     eventually(lambda: len(running.kubectl.items("nodes")) == 4, 120)
+
+
+@pytest.fixture(scope="session")
+def go_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The clients of tests/kube/clients, built once."""
+    return build(tmp_path_factory.mktemp("go-clients"))
 
 
 @pytest.fixture

@@ -13,23 +13,17 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from services.aggregator import protobuf
 from services.aggregator.protobuf import to_json
 from services.common.kube.client import KubeClient
-from tests.kube.session.followers import CLIENTS, Followers, build
+from tests.kube.session.followers import CLIENTS, Followers
 from tests.kube.session.tools import Kubectl, RunningFleet, eventually
 
 AWAY = 15.0  # seconds
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 VICTIMS = ("aggregator", "etcd", "scheduler", "reconciler")
-
-
-@pytest.fixture(scope="session")
-def go_clients(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("go-clients"))
 
 
 def workload(kind: str, name: str, count: int) -> str:
