@@ -20,6 +20,7 @@ from deploy.local.sim import Cluster, Request, Rule, WatchResponse
 from deploy.local.sim import Response as Answer
 from deploy.local.sim.faults import spoil
 from services.common.errors import MemberUnreachable, StatusError
+from services.common.kube.client import MAX_ANSWER
 from services.common.kube.objects import ObjectApi, Query, Response, encode_query
 
 _LOOK_SECONDS = 0.2
@@ -43,6 +44,7 @@ class SimClient(ObjectApi):
     async def request(
         self, method: str, path: str, *, query: Query = None, body: bytes | None = None,
         headers: Mapping[str, str] | None = None, timeout: float = 30, check: bool = True,
+        longest: int = MAX_ANSWER,
     ) -> Response:  # fmt: skip
         """As KubeClient's."""
         what = f"{self.label}: {method} {path}"
@@ -53,6 +55,8 @@ class SimClient(ObjectApi):
             data = answer.body
             if rule is not None and rule.kind == "garbage":
                 data = await _spoiled(rule, data, what)
+        if len(data) > longest:
+            raise MemberUnreachable(f"{what}: its answer is longer than {longest} bytes")
         if check and answer.status >= 400:
             raise StatusError.from_response(
                 answer.status, data, what=what, retry_after=answer.headers.get("Retry-After")

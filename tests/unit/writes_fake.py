@@ -16,7 +16,7 @@ from services.aggregator.reads.representations import Representations
 from services.aggregator.types import Aggregated, Call, User
 from services.common import errors
 from services.common.errors import StatusError
-from services.common.kube.client import Response
+from services.common.kube.client import MAX_ANSWER, Response
 from services.common.kube.objects import ObjectApi
 
 Object = dict[str, Any]
@@ -54,6 +54,7 @@ class FakeCluster(ObjectApi):
     async def request(
         self, method: str, path: str, *, query: Any = None, body: bytes | None = None,
         headers: Mapping[str, str] | None = None, timeout: float = 30, check: bool = True,
+        longest: int = MAX_ANSWER,
     ) -> Response:  # fmt: skip
         self.asked.append((method, path, msgspec.json.decode(body) if body else None))
         self.queries.append(query)
