@@ -235,7 +235,7 @@ class Registry:
         """No provider has it any more: it goes at once where there can be no copies, else when it is released."""
         if record.leaving_since is not None:
             return
-        if not record.held or record.same_as:
+        if not record.held or record.same_as or not record.uid:  # one that was never reached has nothing of ours
             self._disengage(record, reason)
             return
         record.leaving_since = now()

@@ -303,10 +303,24 @@ def restarted(registry: Registry, path: Path) -> tuple[Registry, Spy]:
     return fresh, spy
 
 
+def follow(registry: Registry, name: str) -> None:
+    """It was reached, and the reconciler may have copies there."""
+    registry.records[name].uid = f"{name}-uid"
+    registry.hold(name)
+
+
+def test_a_cluster_that_was_never_reached_leaves_at_once() -> None:
+    registry, _ = make()
+    registry.reading("files", Reading((cluster("east"), cluster("west"))))
+    registry.hold("east")
+    registry.reading("files", Reading((cluster("west"),)))
+    assert set(registry.records) == {"west"}
+
+
 def test_a_followed_cluster_is_kept_until_it_is_released(tmp_path: Path) -> None:
     registry, spy = make()
     registry.reading("files", Reading((cluster("east"), cluster("west"))))
-    registry.hold("east")
+    follow(registry, "east")
     spy.take()
     registry.reading("files", Reading((cluster("west"),)))
     east = registry.records["east"]
@@ -331,7 +345,7 @@ def test_a_followed_cluster_is_kept_until_it_is_released(tmp_path: Path) -> None
 def test_a_cluster_whose_source_goes_while_discovery_is_away_is_kept_too(tmp_path: Path) -> None:
     registry, _ = make()
     registry.reading("files", Reading((cluster("east"), cluster("west"))))
-    registry.hold("east")
+    follow(registry, "east")
     again, told = restarted(registry, tmp_path / "state")
     again.reading("files", Reading((cluster("west"),)))
     assert again.records["east"].leaving_since is not None
@@ -343,7 +357,7 @@ def test_a_leaving_cluster_that_comes_back_is_engaged_in_place() -> None:
     registry, spy = make("files", "static")
     registry.reading("static", Reading(()))
     registry.reading("files", Reading((cluster("east"),)))
-    registry.hold("east")
+    follow(registry, "east")
     east = registry.records["east"]
     spy.take()
     registry.reading("files", Reading(()))
@@ -367,13 +381,13 @@ def test_engaging_and_leaving_ten_thousand_times_leaves_nothing() -> None:
     for number in range(10_000):
         name = f"c{number}"
         registry.reading("files", Reading((cluster(name),)))
-        registry.hold(name)
+        follow(registry, name)
         registry.reading("files", Reading(()))
         registry.release(registry.records[name])
     assert registry.records == {}
     assert len(registry.hub) == 0
     registry.reading("files", Reading((cluster("east"),)))
-    registry.hold("east")
+    follow(registry, "east")
     registry.reading("files", Reading(()))
     registry.release_overdue(3600)
     assert "east" in registry.records

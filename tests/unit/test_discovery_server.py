@@ -284,6 +284,7 @@ async def test_a_followed_cluster_leaves_in_two_steps() -> None:
             await eventually(lambda: plain.synced.is_set() and leaving.synced.is_set())
             for listener in (shown, followed):
                 listener.take()
+            running.registry.records["east"].uid = "east-uid"  # it was reached
             running.read(cluster("west"))
             await eventually(lambda: bool(shown.told and followed.told))
             assert shown.take() == [("disengaged", "east")]

@@ -106,6 +106,7 @@ def test_in_a_namespace_that_members_had_already_only_what_is_the_fleets_goes(fl
         for pod in ("one", "two", "three"):
             front("run", pod, "--image=example/web:1", "--labels=app=mine")
         assert len(front.items("pods", "-l", "reclock.dev/routed,app=mine")) == 3
+        front("wait", "--for=condition=Ready", "pod/one", "--timeout=60s")  # nobody else writes it then
         # The label survives writes that do not name it.
         body = front.json("get", "pod", "one")
         body["metadata"]["labels"] = {"app": "mine"}

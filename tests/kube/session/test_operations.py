@@ -53,15 +53,15 @@ def test_operations_over_http(fleet: RunningFleet, service: str, path: str) -> N
     assert path != "/metrics" or f"reclock_{service}" in text
 
 
-def test_work_of_other_languages_is_answered_unimplemented(fleet: RunningFleet) -> None:
+def test_work_that_begins_without_a_registration_is_refused(fleet: RunningFleet) -> None:
     from reclock.reconciler.v1 import reconciler_pb2, reconciler_pb2_grpc
 
     with grpc.insecure_channel(addresses(fleet, "reconciler")["grpcAddress"]) as channel:
         stub = reconciler_pb2_grpc.ReconcilerServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             next(stub.Work(iter([reconciler_pb2.WorkRequest()]), timeout=10))
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
-    assert len(caught.value.details()) > 20  # type: ignore[attr-defined]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
+    assert "Register" in caught.value.details()  # type: ignore[attr-defined]
 
 
 def test_one_trace_from_the_client_to_the_member(
