@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import signal
@@ -27,13 +28,16 @@ from tests.integration.work_rig import for_configmaps
 LEASE = 3
 REPLICA_LEASE = 3
 NAMES = [f"c{number}" for number in range(9)]
+REQUESTS = int(os.environ.get("RECLOCK_REQUESTS", "0"))
+"""Requests that are handled while everything is killed; by hand 100,000, in CI as many as come in a few seconds."""
 
 
 class World:
     """Fake clusters, discovery, replicas."""
 
-    def __init__(self, clusters: FakeFleet, replicas: list[Replica]) -> None:
+    def __init__(self, clusters: FakeFleet, discovery: FakeDiscovery, replicas: list[Replica]) -> None:
         self.clusters = clusters
+        self.discovery = discovery
         self.replicas = replicas
 
     def addresses(self) -> list[str]:
@@ -105,14 +109,15 @@ async def world(etcd: EtcdServer, tmp_path: Path, number: int) -> AsyncIterator[
         "etcd": {"endpoints": [etcd.endpoint]}, "replicaLeaseSeconds": REPLICA_LEASE,
     }  # fmt: skip
     replicas = [Replica(tmp_path, each, config) for each in range(number)]
+    made = World(clusters, discovery, replicas)
     try:
         await asyncio.gather(*(replica.start() for replica in replicas))
-        yield World(clusters, replicas)
+        yield made
     finally:
         for replica in replicas:
             if replica.child is not None and replica.child.returncode is None:
                 replica.send(signal.SIGKILL)
-        await discovery.server.stop(0)
+        await made.discovery.server.stop(0)
         await clusters.stop()
 
 
@@ -181,10 +186,12 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
 ) -> None:
     chance = random.Random(5)
     async with world(etcd, tmp_path, 3) as it:
-        keys: list[Key] = [(name, f"ns{number % 3}", f"o{number}") for name in NAMES for number in range(20)]
+        each = max(20, REQUESTS // 400)
+        keys: list[Key] = [(name, f"ns{number % 3}", f"o{number}") for name in NAMES for number in range(each)]
         history = History()
         stalls = asyncio.create_task(history.watch_stalls())
-        register = for_configmaps(max_in_flight=8, caps=dict.fromkeys(NAMES, 8))
+        flight = 64 if REQUESTS else 8
+        register = for_configmaps(max_in_flight=flight, caps=dict.fromkeys(NAMES, flight))
 
         def work(key: Key) -> float:
             return chance.choice([0.0, 0.01, 0.05]) if chance.random() < 0.98 else 2.5 * LEASE
@@ -198,22 +205,13 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
         for key in keys:
             change(key)
         clients = [Client(f"w{number}", register, it.addresses, history, work) for number in range(4)]
-        busy = asyncio.create_task(_keep_changing(change, keys, chance))
+        busy = asyncio.create_task(_keep_changing(change, keys, chance, 50 if REQUESTS else 5))
         await it.until(covers(3), "three replicas share the clusters")
         await asyncio.sleep(1)
 
-        # kill -9 of a replica: its clusters go to the others.
-        await it.replicas[1].end(signal.SIGKILL)
-        await it.until(covers(2), "two replicas have all")
-        # kill -9 of a worker: what it held comes again.
-        await clients.pop().die()
-        clients.append(Client("w9", register, it.addresses, history, work))
-        # A replica that freezes longer than its lease: when it wakes, others have its clusters.
-        it.replicas[2].send(signal.SIGSTOP)
-        await it.until(covers(1), "the last replica has all")
-        it.replicas[2].send(signal.SIGCONT)
-        await it.replicas[1].start()
-        await it.until(covers(3), "three share again")
+        await _kill_and_freeze(it, clients, lambda name: Client(name, register, it.addresses, history, work))
+        while len(history.runs) < REQUESTS:
+            await _kill_and_freeze(it, clients, lambda name: Client(name, register, it.addresses, history, work))
         await asyncio.sleep(2)
         busy.cancel()
         for key in keys:
@@ -227,15 +225,35 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
             await client.die()
         stalls.cancel()
         assert history.overlaps() == []
-        assert len(history.runs) > len(keys) * 2 and len({run.worker for run in history.runs}) == 5
+        assert len(history.runs) > len(keys) * 2 and len({run.worker for run in history.runs}) >= 5
+        print(f"{len(history.runs)} requests by {len({run.worker for run in history.runs})} workers, {len(history.stalls)} stalls of the test itself")
         # A fence never goes back for a cluster, whoever gave the lease.
         for name in NAMES:
             fences = [run.fence for run in sorted(history.runs, key=lambda run: run.began) if run.key[0] == name]
             assert fences == sorted(fences), name
 
 
-async def _keep_changing(change: Callable[[Key], None], keys: list[Key], chance: random.Random) -> None:
+async def _kill_and_freeze(it: World, clients: list[Client], client: Callable[[str], Client]) -> None:
+    """One of each: a replica, discovery and a worker are killed, a replica is frozen for longer than its lease."""
+    # kill -9 of a replica: its clusters go to the others.
+    await it.replicas[1].end(signal.SIGKILL)
+    await it.discovery.server.stop(0)
+    await it.until(covers(2), "two replicas have all")
+    # kill -9 of a worker: what it held comes again.
+    await clients.pop(0).die()
+    clients.append(client(f"w{len(clients)}-{time.monotonic():.0f}"))
+    # A replica that freezes longer than its lease: when it wakes, others have its clusters.
+    it.replicas[2].send(signal.SIGSTOP)
+    await it.until(covers(1), "the last replica has all")
+    it.replicas[2].send(signal.SIGCONT)
+    it.discovery = FakeDiscovery(it.clusters, it.discovery.server.bound)
+    await it.discovery.server.start()
+    await it.replicas[1].start()
+    await it.until(covers(3), "three share again")
+
+
+async def _keep_changing(change: Callable[[Key], None], keys: list[Key], chance: random.Random, number: int) -> None:
     while True:
-        for key in chance.sample(keys, 5):
+        for key in chance.sample(keys, number):
             change(key)
         await asyncio.sleep(0.05)

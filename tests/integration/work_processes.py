@@ -32,9 +32,9 @@ Key = tuple[str, str, str]
 class FakeDiscovery(discovery_pb2_grpc.DiscoveryServiceServicer):
     """Streams the fake fleet's members, all reachable."""
 
-    def __init__(self, clusters: FakeFleet) -> None:
+    def __init__(self, clusters: FakeFleet, address: str = "127.0.0.1:0") -> None:
         self._clusters = clusters
-        self.server = GrpcServer("127.0.0.1:0")
+        self.server = GrpcServer(address)
         self.server.add(
             discovery_pb2_grpc.add_DiscoveryServiceServicer_to_server, self, "reclock.discovery.v1.DiscoveryService"
         )
