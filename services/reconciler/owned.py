@@ -14,7 +14,7 @@ from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.kube.resource import Resource
 from services.common.tasks import Tasks
-from services.reconciler.names import HOST_OWNED, HOST_OWNERS, ROUTED, Obj
+from services.reconciler.names import HOST_OWNED, HOST_OWNERS, ROUTED, SINK_ORIGIN, Obj
 from services.reconciler.objects import annotations_of, deleting, name_of, uid
 
 log = logging.getLogger(__name__)
@@ -108,14 +108,23 @@ class OwnedObjects:
 
     async def routed(self, fleet_id: str, namespace: str = "") -> list[tuple[Resource, Obj]]:
         """Objects that the front created here for users, of one namespace or all; the member is asked."""
+        resources = [informer.resource for informer in self.informers.values()]
+        return await self._labelled(resources, f"{ROUTED}={fleet_id}", namespace)
+
+    async def sunk(self, fleet_id: str, resources: Iterable[Resource]) -> list[tuple[Resource, Obj]]:
+        """Copies that Sinks made here, of these resources; the member is asked."""
+        return await self._labelled(resources, f"{SINK_ORIGIN}={fleet_id}")
+
+    async def _labelled(
+        self, resources: Iterable[Resource], selector: str, namespace: str = ""
+    ) -> list[tuple[Resource, Obj]]:
         found: list[tuple[Resource, Obj]] = []
-        for resource in [informer.resource for informer in self.informers.values()]:
+        for resource in resources:
             if namespace and not resource.namespaced:
                 continue
-            query = {"labelSelector": f"{ROUTED}={fleet_id}"}
             try:
                 answer = await self.client.request(
-                    "GET", resource.path(namespace or None), query=query, headers=METADATA_LIST
+                    "GET", resource.path(namespace or None), query={"labelSelector": selector}, headers=METADATA_LIST
                 )
             except StatusError as error:
                 if error.code != 404:

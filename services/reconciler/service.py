@@ -33,6 +33,7 @@ from services.reconciler.members import Members
 from services.reconciler.metrics import QueueMetrics
 from services.reconciler.names import HOST, Obj
 from services.reconciler.router import Router
+from services.reconciler.sinks import Sinks
 from services.reconciler.work.hub import Hub
 from services.reconciler.work.peer_servicer import PeerServicer
 from services.reconciler.work.queues import QueueServicer
@@ -102,10 +103,11 @@ class ReconcilerService(Service[ReconcilerConfig]):
             router.host_event(kind, event, obj, old)
 
         host = HostCache(client, host_event)
+        sinks = Sinks(client)
         context = Context(
             World(fleet_id, host), self.queue, Applier(), Recorder(client),
             worker_lost_timeout=self.config.worker_lost_timeout, surge_timeout=self.config.surge_timeout,
-            release=self._release,
+            release=self._release, sinks=sinks.resources,
         )  # fmt: skip
         router = Router(context)
         owners = HostOwners(client, self.tasks, router.owner_changed)
@@ -116,6 +118,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         for kind, informer in host.informers.items():
             self.tasks.spawn(informer.run(), f"host {kind}", root=True)
         self.tasks.spawn(aggregations.informer.run(), "host apiaggregations", root=True)
+        self.tasks.spawn(sinks.informer.run(), "host sinks", root=True)
         self.tasks.spawn(context.events.run(), "events", root=True)
         await self._read(host)
         self.fleet.subscribe(members)

@@ -13,7 +13,7 @@ from services.reconciler.controllers import leaving, namespaces
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import decide
 from services.reconciler.keys import Key
-from services.reconciler.names import NAMESPACE_FINALIZER, ROUTED, Obj
+from services.reconciler.names import NAMESPACE_FINALIZER, ROUTED, SINK_ORIGIN, Obj
 
 DRAIN = Taint("reclock.dev/maintenance", "NoExecute")
 
@@ -35,7 +35,11 @@ class Owned:
         self.objects: list[Obj] = []
 
     async def routed(self, fleet_id: str, namespace: str = "") -> list[tuple[str, Obj]]:
-        return [("pods", obj) for obj in self.objects if obj["metadata"]["labels"][ROUTED] == fleet_id]
+        return [("pods", obj) for obj in self.objects if obj["metadata"]["labels"].get(ROUTED) == fleet_id]
+
+    async def sunk(self, fleet_id: str, resources: Any) -> list[tuple[str, Obj]]:
+        found = [obj for obj in self.objects if obj["metadata"]["labels"].get(SINK_ORIGIN) == fleet_id]
+        return [(resource, obj) for resource in resources for obj in found]
 
     async def remove_routed(self, resource: str, obj: Obj) -> None:
         self.objects.remove(obj)
@@ -98,6 +102,19 @@ async def test_nothing_is_touched_before_the_time_out(leaves: Leaves) -> None:
     leaves.leave(901)
     assert await leaves.step()
     assert not leaves.owned.objects
+    assert not await leaves.step()
+    assert leaves.released == [("east", [], 0)]
+
+
+async def test_copies_of_sinks_go_too(leaves: Leaves) -> None:
+    leaves.context.sinks = lambda: ["configmaps"]  # type: ignore[assignment,list-item,return-value]
+    theirs = {"metadata": {"name": "theirs", "labels": {SINK_ORIGIN: "another-fleet"}}}
+    leaves.owned.objects += [theirs, {"metadata": {"name": "c", "labels": {SINK_ORIGIN: "fleet-id"}}}]
+    leaves.leave(890)
+    assert await leaves.step() and len(leaves.owned.objects) == 2
+    leaves.leave(901)
+    assert await leaves.step()
+    assert leaves.owned.objects == [theirs]
     assert not await leaves.step()
     assert leaves.released == [("east", [], 0)]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from services.common.kube.client import KubeClient
+from services.common.kube.resource import Resource
 from services.reconciler.applier import Applier
 from services.reconciler.events import Recorder
 from services.reconciler.keys import Key
@@ -49,6 +50,8 @@ class Context:
     events: Recorder
     worker_lost_timeout: float = 900.0
     release: Release = _nobody
+    sinks: Callable[[], Iterable[Resource]] = tuple
+    """Resources that Sinks copy."""
     surge_timeout: float = 600.0
     """Seconds after which replicas leave a cluster even if that makes the workload short (rule 11)."""
     settling: dict[str, float] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 Nothing is touched before the time-out of rule 4 is over, unless the member was drained or forgotten: a kubeconfig
 that is away for a while removes no work. Then copies go where the scheduler has moved their workloads, and finished
-Jobs, objects that were routed there, dependencies and namespaces after them. Claims hold data and stay. Discovery
+Jobs, objects that were routed there or copied by Sinks, dependencies and namespaces after them. Claims hold data and stay. Discovery
 drops the member's credentials when told that the member is empty, or of what has to be left behind.
 """
 
@@ -84,7 +84,10 @@ def _holds_workloads(world: World, member: MemberCache) -> bool:
 
 async def _is_empty(context: Context, member: MemberCache) -> bool:
     """Remove what may go now; whether nothing is left that has to go."""
-    routed = await member.owned.routed(context.world.fleet_id) if member.owned is not None else []
+    routed = []
+    if member.owned is not None:
+        routed = await member.owned.routed(context.world.fleet_id)
+        routed += await member.owned.sunk(context.world.fleet_id, context.sinks())
     if member.name not in context.world.departing:
         return not routed and not member.count()
     garbage.sweep(context, member)
