@@ -111,6 +111,8 @@ def _decode(status: int, text: str, path: str) -> Any:
     message = answer.get("message", f"HTTP {status}")
     if status == 404 and "could not find the requested resource" in message:
         raise CliError("this server knows no reclock.dev: point --kubeconfig at a Reclock front")
+    if status == 404 and path.startswith(f"{GROUP}/clusters/"):
+        message += "; the fleet's clusters: reclock clusters"
     raise CliError(message)
 
 

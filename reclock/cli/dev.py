@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -162,7 +163,10 @@ async def dev(files: Sequence[Path], word: str, settings: Sequence[str], members
     for path in files:
         if not path.is_file():
             raise CliError(f"{path}: no such file")
-    provider(word, settings)
+    chosen = provider(word, settings)
+    # Discovery would try for ever, as it must where kind may be installed later; here a person waits for the fleet.
+    if word == "kind" and shutil.which(command := str(chosen.get("command", "kind"))) is None:
+        raise CliError(f"--provider kind needs the command {command}, which is not found: install it, or --set command=PATH")
     if not (CHECKOUT / "deploy" / "local").is_dir():
         raise CliError(
             "dev starts Reclock's services, which are not installed here: run it in a checkout, or point RECLOCK_KUBECONFIG "

@@ -101,7 +101,7 @@ def _tell(known: Mapping[tuple[str, str], Left], left: Iterable[Left]) -> dict[t
     for key, one in now.items():
         before = known.get(key)
         if before is None or (before.replicas, before.state) != (one.replicas, one.state):
-            count = f" {one.replicas} left" if one.replicas != "-" else ""
+            count = f" {one.replicas} left;" if one.replicas != "-" else ""
             console.print(f"{one.name} ({one.namespace}):{count} {one.state}: {one.reason}", highlight=False, soft_wrap=True)
     for namespace, name in known.keys() - now.keys():
         console.print(f"{name} ({namespace}): gone", highlight=False)

@@ -45,11 +45,12 @@ async def _workload(api: Api, kind: str, namespace: str, name: str) -> dict[str,
 def _head(workload: dict[str, Any]) -> None:
     status = workload.get("status") or {}
     console.print(
-        f"policy: {status.get('policy') or '-'}   attempts: {status.get('attempts', 0)}", highlight=False
+        f"policy: {status.get('policy') or '-'}   attempts: {status.get('attempts', 0)}", highlight=False, soft_wrap=True
     )
     for one in status.get("conditions") or []:
         console.print(
-            f"{one['type']}={one['status']}: {one.get('message') or one.get('reason')}", highlight=False
+            f"{one['type']}={one['status']}: {one.get('message') or one.get('reason')}",
+            markup=False, highlight=False, soft_wrap=True,
         )
 
 

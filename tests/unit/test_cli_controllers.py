@@ -144,7 +144,9 @@ async def test_dev_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monk
     path.write_text(CONTROLLER)
     monkeypatch.setattr(dev_command, "CHECKOUT", tmp_path)
     with pytest.raises(CliError, match="in a checkout"):
-        await dev_command.dev([path], "kind", [], "", False)
+        await dev_command.dev([path], "demo", [], "", False)
+    with pytest.raises(CliError, match="needs the command none-such, which is not found"):
+        await dev_command.dev([path], "kind", ["command=none-such"], "", False)
 
 
 def test_a_file_without_controllers(tmp_path: Path, capsys: Any) -> None:

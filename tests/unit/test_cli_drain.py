@@ -60,7 +60,7 @@ async def test_it_waits_and_tells(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     api: Any = Api([workload("Deployment", "web", **SURGE)], [])
     await drain.wait(api, "east", 60)
     out = capsys.readouterr().out
-    assert "deployment/web (ns): 2 left Moving" in out and "deployment/web (ns): gone" in out and "drained" in out
+    assert "deployment/web (ns): 2 left; Moving" in out and "deployment/web (ns): gone" in out and "drained" in out
 
 
 @pytest.mark.parametrize(("items", "timeout", "says"), [

@@ -35,9 +35,9 @@ class LeftOut:
     """Do not let this user see them."""
 
     def warnings(self) -> list[str]:
-        """One text per member."""
-        texts = [f"cluster {name} is left out: {reason}" for name, reason in sorted(self.away.items())]
-        return texts + [f"cluster {name} is left out: {reason}" for name, reason in sorted(self.denied.items())]
+        """One text per member. Reasons often name it themselves, which would be read twice."""
+        reasons = [*sorted(self.away.items()), *sorted(self.denied.items())]
+        return [f"cluster {name} is left out: {reason.removeprefix(f'cluster {name}: ')}" for name, reason in reasons]
 
 
 class Scope:
