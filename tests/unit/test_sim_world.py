@@ -43,6 +43,21 @@ def status(cluster: Cluster, plural: str, name: str) -> dict[str, Any]:
     return dict(cluster.get(plural, "default", name)["status"])
 
 
+def test_an_undone_rollout_finds_its_old_replica_set(world: World, east: Cluster) -> None:
+    east.create(workload("Deployment", "web", replicas=2))
+    world.advance(5)
+    old = east.get("deployments.apps", "default", "web")["spec"]["template"]
+    east.patch("deployments.apps", "default", "web", {"spec": {"template": template("web", "nginx:2")}})
+    world.advance(10)
+    # `kubectl rollout undo` replaces the template by the old ReplicaSet's as Go writes it.
+    now = east.get("deployments.apps", "default", "web")
+    undone = {**old, "metadata": {**old["metadata"], "creationTimestamp": None}}
+    east.replace({**now, "spec": {**now["spec"], "template": undone}})
+    world.advance(10)
+    sets = {one["metadata"]["name"]: one["spec"]["replicas"] for one in east.objects("replicasets.apps")}
+    assert sorted(sets.values()) == [0, 2], sets
+
+
 def test_a_deployment_comes_up_rolls_over_and_goes_with_its_pods(world: World, east: Cluster) -> None:
     east.create(workload("Deployment", "web", replicas=3))
     world.advance(0.2)

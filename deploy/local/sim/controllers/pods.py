@@ -82,8 +82,9 @@ def template_hash(template: Mapping[str, Any]) -> str:
 
 
 def _sorted(value: Any) -> Any:
+    """For comparison. null is no value: `kubectl rollout undo` sends the template's `creationTimestamp: null`."""
     if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
+        return {key: _sorted(value[key]) for key in sorted(value) if value[key] is not None}
     return [_sorted(one) for one in value] if isinstance(value, list) else value
 
 
