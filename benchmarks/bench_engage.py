@@ -3,11 +3,12 @@
 Method: simulated clusters over TLS, each with its own client certificate in its own kubeconfig, in one process; discovery in
 another, following a folder; here a FleetWatcher with access, as every service has one: each cluster counts once its
 client is made and listeners were told. The clock runs from the first file that is moved into the folder. Probes share
-the two processes' cores with it. Run: python benchmarks/bench_engage.py [CLUSTERS]
+the two processes' cores with it. Run: python benchmarks/bench_engage.py [--short] [CLUSTERS]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -108,7 +109,11 @@ async def _count(number: int, staged: Path, live: Path, watcher: FleetWatcher) -
 
 def main() -> None:
     """Run once."""
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("clusters", type=int, nargs="?", default=1000)
+    given = parser.parse_args()
+    number = 10 if given.short else given.clusters
     with tempfile.TemporaryDirectory(prefix="reclock-bench-") as folder:
         uvloop.run(measure(number, Path(folder)))
 

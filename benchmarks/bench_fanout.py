@@ -19,6 +19,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import uvloop
 from report import line, note
@@ -46,8 +47,7 @@ class Counting(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.write(self._request)
+        cast("asyncio.WriteTransport", transport).write(self._request)
 
     def data_received(self, data: bytes) -> None:
         """Count; what begins in one piece may end in the next."""

@@ -5,11 +5,12 @@ whose resident size is taken every 5 ms; the client reads all, or nothing for tw
 4.3 kB, each with 200 bytes that no other has. Figures are MiB above the resident size before the list, and what the
 members had sent while the client did not read.
 
-    python benchmarks/bench_list_memory.py [COUNT]      100,000 by default, which takes about a minute
+    python benchmarks/bench_list_memory.py [--short] [COUNT]      100,000 by default, which takes about a minute
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -260,7 +261,11 @@ def main() -> int:
     else:
         from report import line
 
-        count = int(sys.argv[1]) if sys.argv[1:] else 100_000
+        parser = argparse.ArgumentParser(description=__doc__)
+        parser.add_argument("--short", action="store_true")
+        parser.add_argument("count", type=int, nargs="?", default=100_000)
+        given = parser.parse_args()
+        count = 2000 if given.short else given.count
         for name, (above, _, size) in asyncio.run(run(count)).items():
             line(f"list of {count} pods, {size:.0f} MiB, {name}", above, "MiB", 64, at_least=False)
     return 0

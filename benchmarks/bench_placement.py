@@ -17,11 +17,11 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 from report import line, note
 
+from services.common.fleet import Member
 from services.scheduler.admission import LocalAdmission
 from services.scheduler.clock import SystemClock
 from services.scheduler.engine import Engine
@@ -30,15 +30,6 @@ from services.scheduler.member import MemberState
 from services.scheduler.policy import parse as parse_policy
 from services.scheduler.store import StaleError
 from services.scheduler.workload import Key, Workload, parse
-
-
-class Member:
-    """A reachable member."""
-
-    def __init__(self, name: str, region: str) -> None:
-        self.name, self.labels, self.taints = name, {"region": region}, ()
-        self.reachable, self.ready, self.forgotten, self.reason = True, True, False, ""
-        self.unreachable_since: datetime | None = None
 
 
 class MemoryStore:
@@ -91,7 +82,7 @@ def build(members: int, nodes: int) -> tuple[Engine, MemoryStore]:
                 "metadata": {"name": f"{name}-n{index}", "labels": {"zone": f"z{index % 3}"}},
                 "status": {"allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110"}},
             })  # fmt: skip
-        fleet.members[name] = Member(name, ("eu", "us")[number % 2])
+        fleet.members[name] = Member(name, labels={"region": ("eu", "us")[number % 2]}, reachable=True, ready=True)
         fleet.admissions[name] = LocalAdmission(state, clock, ttl=30.0)
     engine = Engine(store, fleet, clock)
     engine.policies = tuple(
@@ -125,7 +116,10 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=100)
     parser.add_argument("--waiting", type=int, default=1000)
     parser.add_argument("--nodes", type=int, default=10)
+    parser.add_argument("--short", action="store_true")
     options = parser.parse_args()
+    if options.short:
+        options.members, options.waiting = 10, 100
     size = f"{options.members} members of {options.nodes} nodes, {options.waiting} workloads"
     rate, median, tail = asyncio.run(run("Job", options.members, options.waiting, options.nodes))
     line(f"placement decisions, single ({size})", rate, "/s", 2000, at_least=True)

@@ -2,13 +2,13 @@
 
 Method: eight clusters' queues are kept full with changes of 10,000 objects; batches of up to 128 operations, one
 transaction at a time, as in service. Events are made beforehand, as feeds would hand them over. Run:
-python benchmarks/bench_reclock.py [SECONDS]
+python benchmarks/bench_reclock.py [--short] [SECONDS]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,4 +100,8 @@ async def _feed(sequencer: Sequencer, cluster: str, life: str) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(measure(float(sys.argv[1]) if len(sys.argv) > 1 else 10))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("seconds", type=float, nargs="?", default=10)
+    given = parser.parse_args()
+    uvloop.run(measure(1 if given.short else given.seconds))

@@ -21,10 +21,11 @@ import yaml
 from deploy.local.engines import own_etcd
 from deploy.local.kubeconfig import Access
 from deploy.local.pki import Authority
+from deploy.local.ports import Ports
 from deploy.local.probes import http
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
-from tests.integration.etcd_server import EtcdServer, free_port
+from tests.integration.etcd_server import EtcdServer
 
 ROOT = Path(__file__).resolve().parents[1]
 PODS = "/api/v1/pods"
@@ -65,8 +66,8 @@ class SimFleet:
         self.url = ""
         self.ready_seconds = 0.0
         self._running: list[subprocess.Popen[bytes]] = []
-        self._discovery_port = free_port()
-        self._front_port = free_port()
+        self._ports = Ports()  # outside of those that the kernel gives to connections
+        self._discovery_port, self._front_port, self._grpc_port = (self._ports.take() for _ in range(3))
         authority = Authority(directory / "pki", "fleet")
         serving = authority.server("front", ["127.0.0.1"])
         admin = authority.client("admin", ["system:masters"])
@@ -126,7 +127,7 @@ class SimFleet:
         began = time.perf_counter()
         common = {"host": {"kubeconfig": str(self.directory / "host.kubeconfig")}, "logLevel": os.environ.get("BENCH_LOG", "warning")}
         providers = [{"type": "kubeconfig-file", "name": "sim", "paths": [str(self.directory / "clusters")]}]
-        grpc = {"grpcAddress": f"127.0.0.1:{self._discovery_port}", "httpAddress": f"127.0.0.1:{free_port()}"}
+        grpc = {"grpcAddress": f"127.0.0.1:{self._discovery_port}", "httpAddress": "127.0.0.1:0"}
         self._run("discovery", {**common, **grpc, "providers": providers})
         await self.start_aggregator()
         self.ready_seconds = time.perf_counter() - began
@@ -148,8 +149,8 @@ class SimFleet:
         began = time.perf_counter()
         self.aggregator = self._run("aggregator", {
             "host": {"kubeconfig": str(self.directory / "host.kubeconfig")}, "logLevel": os.environ.get("BENCH_LOG", "warning"),
-            "frontAddress": f"127.0.0.1:{self._front_port}", "grpcAddress": f"127.0.0.1:{free_port()}",
-            "httpAddress": f"127.0.0.1:{free_port()}", "etcd": {"endpoints": [self.etcd.endpoint]},
+            "frontAddress": f"127.0.0.1:{self._front_port}", "grpcAddress": f"127.0.0.1:{self._grpc_port}",
+            "httpAddress": "127.0.0.1:0", "etcd": {"endpoints": [self.etcd.endpoint]},
             "frontTls": self._tls, "clientCa": str(self._authority.pair.cert), "processes": self.processes,
             "discoveryAddress": f"127.0.0.1:{self._discovery_port}", "schedulerAddress": "127.0.0.1:1",
         })  # fmt: skip
@@ -190,6 +191,7 @@ class SimFleet:
             except subprocess.TimeoutExpired:
                 process.kill()
         self.etcd.kill()
+        self._ports.release()
         if hasattr(self, "sim") and self.sim.returncode is None:
             self.sim.kill()
             await self.sim.wait()
