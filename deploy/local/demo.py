@@ -91,6 +91,7 @@ async def demo(
             members=settings.members,
             aggregators=settings.aggregators,
             services=True,
+            sinker=True,
             usual_ports=True,
             keep_alive=True,
             ticks=True,
