@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.live import Live
+from rich.text import Text
 
 from reclock.cli.api import Api, CliError
 from reclock.cli.output import Format, console, show, table
@@ -213,7 +214,7 @@ async def top_live(api: Api, resource: str, interval: float) -> None:
             now = await api.call("GET", PATH)
             shown, before = text(compare(before, now, resource)), now
             if console.is_terminal:
-                live.update(shown, refresh=True)
+                live.update(Text(shown, no_wrap=True, overflow="crop"), refresh=True)
             else:
                 print(shown, flush=True)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from reclock.cli import top
 from reclock.cli.api import CliError
@@ -82,3 +84,20 @@ def test_a_resource_that_is_not_aggregated_is_an_error() -> None:
     api = FakeApi(answer(0), answer(1))
     with pytest.raises(CliError, match="secrets is not aggregated"):
         asyncio.run(top.top_once(api, "secrets", 0.0, Format.table))  # type: ignore[arg-type]
+
+
+class Terminal(io.StringIO):
+    """Takes what a terminal would show."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_live_view_shows_messages_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(top, "console", Console(file=screen, force_terminal=True, width=200, height=40))
+    api = FakeApi(answer(0), answer(1, events=5), answer(2, events=9, message="[/odd] [Errno 111]"))
+    with pytest.raises(IndexError):  # the server has no more answers
+        asyncio.run(top.top_live(api, "", 0.0))  # type: ignore[arg-type]
+    shown = screen.getvalue()
+    assert shown.count("RESOURCE") >= 2 and "pods of east: [/odd] [Errno 111]" in shown

@@ -66,7 +66,7 @@ def test_every_metric_is_documented_as_it_is() -> None:
     rows = re.findall(r"^\| `(reclock_\w+)` \| (\w+) \| ([^|]*) \| [^|]{10,} \|$", PAGE.read_text(), re.MULTILINE)
     said = {name: Known(type_, tuple(re.findall(r"`(\w+)`", labels))) for name, type_, labels in rows}
     assert len(said) == len(rows), "each once"
-    assert said == known()
+    assert said == known(), "docs/metrics.md has a row for each metric: name, type, labels, what it is"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
