@@ -135,7 +135,11 @@ def _missing(
                 yield _absent(session, event)
         return
     newest = {key: event for _, key, event in rows[begin:end]}
+    # What came behind the session's end may be why a state was passed over: it would have followed.
+    followed = {key for _, key, _ in rows[end:]}
     for key, event in newest.items():
+        if key in followed:
+            continue
         held = session.held.get(key)
         gone = event.type == "DELETED"
         if event.seen.fleet not in told and (held is not None if gone else held is None or held.fleet < event.seen.fleet):

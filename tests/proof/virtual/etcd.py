@@ -156,10 +156,12 @@ class EtcdStore:
 
     def txn(self, request: Any) -> Any:
         for branch in (request.success, request.failure):
-            if len(branch) > MAX_OPS:
+            if max(len(branch), len(request.compare)) > MAX_OPS:
                 raise refused(Code.INVALID_ARGUMENT, "etcdserver: too many operations in txn request")
             puts = [op.request_put.key for op in branch if op.WhichOneof("request") == "request_put"]
-            if len(set(puts)) != len(puts):
+            gone = [op.request_delete_range for op in branch if op.WhichOneof("request") == "request_delete_range"]
+            again = any(_covers(one, key) for one in gone for key in puts)
+            if again or len(set(puts)) != len(puts):
                 raise refused(Code.INVALID_ARGUMENT, "etcdserver: duplicate key given in txn request")
         held = all(self._holds(one) for one in request.compare)
         branch = request.success if held else request.failure
@@ -306,6 +308,11 @@ class Watching:
 
     def close(self) -> None:
         self.store.watchers.pop(self, None)
+
+
+def _covers(request: Any, key: bytes) -> bool:
+    end = request.range_end
+    return bool(key >= request.key and (end == b"\x00" or key < end) if end else key == request.key)
 
 
 def _bare(kv: Any) -> Any:

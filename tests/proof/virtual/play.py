@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.proof import checker
 from tests.proof.history import Breach, Run
@@ -84,3 +85,19 @@ def play(
         played.seconds = world.loop.now - begin
         world.close()
     return played
+
+
+def shorter(played: Played, **options: Any) -> Played:
+    """The same failure with fewer actions: pieces are left out as long as it still fails in that way."""
+    best, size = played, max(len(played.actions) // 2, 1)
+    while size:
+        at = 0
+        while at < len(best.actions):
+            tried = play(best.seed, actions=best.actions[:at] + best.actions[at + size :], **options)
+            same = tried.found & played.found if played.found else type(tried.error) is type(played.error)
+            if tried.failed and same:
+                best = tried
+            else:
+                at += size
+        size //= 2
+    return best

@@ -93,6 +93,8 @@ class Replica:
         self._task: asyncio.Task[None] | None = None
         self._reads: Reads | None = None
         self.lives = 0
+        self.bugs: list[Exception] = []
+        """What a request ended with that is no answer."""
 
     @property
     def pods(self) -> ResourceClock:
@@ -154,6 +156,11 @@ class Replica:
             answer: web.StreamResponse = await getattr(handler, info.verb)(call, PODS)
         except StatusError as error:
             return error_response(error)
+        except (ConnectionError, asyncio.CancelledError):
+            raise  # the client went
+        except Exception as error:
+            self.bugs.append(error)
+            raise
         return answer
 
     def kill(self) -> asyncio.Task[None]:

@@ -170,6 +170,8 @@ async def ask(
         raise Broken("no answer in time") from None
     finally:
         connection.close()
+    if connection.status == 500:
+        raise Refused(500, text.decode(errors="replace"))
     found = json.loads(text)
     if connection.status >= 400:
         raise Refused(connection.status, str(found.get("message", "")))

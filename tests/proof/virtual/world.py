@@ -137,12 +137,16 @@ class World(Actions):
 
     async def _act(self, name: str, a: int, b: int, c: int) -> None:
         await getattr(self, f"do_{name}")(a, b)
+        self._failures()
         if self.steps % 10 == 0:
             self.marks.append((self.loop.now, self.store.revision))
         await asyncio.sleep((0.0, 0.001, 0.004, 0.02, 0.1, 0.6, 3.0)[c % 7])
         self._failures()
 
     def _failures(self) -> None:
+        for replica in self.replicas:
+            if replica.bugs:
+                raise replica.bugs[0]
         for task in [*self.tasks, *(one for one in self.busy.values() if one.done())]:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 raise error

@@ -1,0 +1,84 @@
+"""The clock's invariants over random histories in virtual time: hypothesis chooses what happens, and makes what fails small.
+
+A failing example prints its steps; `python -m tests.proof --steps N --seed S` plays as many histories as you like.
+RECLOCK_PROOF_EXAMPLES makes more of them here.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.proof.virtual.actions import WEIGHTS
+from tests.proof.virtual.play import judge, play
+from tests.proof.virtual.world import World
+
+EXAMPLES = int(os.environ.get("RECLOCK_PROOF_EXAMPLES", "40"))
+STEPS = 50
+
+
+class Histories(RuleBasedStateMachine):
+    """One world; the rules are its actions, made below. It is judged when it ends."""
+
+    world: World
+
+    @initialize(seed=st.integers(0, 10_000))
+    def begin(self, seed: int) -> None:
+        self.world = World(seed)
+
+    def teardown(self) -> None:
+        world = getattr(self, "world", None)
+        if world is None:
+            return
+        try:
+            breaches = judge(world, world.finish())
+        finally:
+            world.close()
+        assert not breaches, f"seed {world.seed}: " + "\n".join(map(str, breaches[:5]))
+
+
+def _rule(name: str) -> Any:
+    def act(self: Histories, a: int, b: int, c: int) -> None:
+        self.world.act(name, a, b, c)
+
+    act.__name__ = name
+    act.__doc__ = getattr(World, f"do_{name}").__doc__
+    made = rule(a=st.integers(0, 11), b=st.integers(0, 47), c=st.integers(0, 6))(act)
+    return precondition(lambda self: self.world.allowed(name))(made)
+
+
+for _name in WEIGHTS:
+    setattr(Histories, _name, _rule(_name))
+
+
+def test_histories_that_hypothesis_chooses() -> None:
+    run_state_machine_as_test(Histories, settings=settings(
+        max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize="RECLOCK_PROOF_EXAMPLES" not in os.environ,
+        suppress_health_check=list(HealthCheck), print_blob=True, database=None,
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_weighted_random_histories(seed: int) -> None:
+    played = play(seed, 100)
+    if played.error is not None:
+        raise played.error
+    assert not played.breaches, "\n".join(map(str, played.breaches[:5]))
+
+
+def test_a_seed_is_one_history() -> None:
+    first, again = (play(7, 60) for _ in range(2))
+    assert first.run is not None and again.run is not None
+    assert first.actions == again.actions
+    assert [one.records for one in first.run.histories] == [one.records for one in again.run.histories]
