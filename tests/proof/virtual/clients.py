@@ -94,12 +94,16 @@ class Informer(Client):
         self.newest = 0
         self.frozen = False
         self.relists = 0
-        self.most = 0
-        """Bytes that waited for it at most."""
+        self._most = 0
         self.delivered: Callable[[Informer, Seen], None] = lambda client, seen: None
         self.gaps: Callable[[], int] = lambda: 0
         """Changes of gap keys so far: a WatchList bears no Warning."""
         self._connection: Connection | None = None
+
+    @property
+    def most(self) -> int:
+        """Bytes that waited for it at most."""
+        return max(self._most, self._connection.pipe.most if self._connection is not None else 0)
 
     @property
     def watches(self) -> bool:
@@ -205,7 +209,7 @@ class Informer(Client):
                             raise Refused(int(status.get("code", 500)), str(status.get("message", "")))
                         yield frame
         finally:
-            self.most = max(self.most, connection.pipe.most)
+            self._most = self.most
             self._connection = None
             connection.close()
 
