@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,22 +138,22 @@ class Replica:
             clocks, owners, fleet_id=FLEET, token_secret=b"secret", identity=lambda call, aggregated: {}
         )
         context: Any = SimpleNamespace(lookup_kind=lambda *_: None)
-        self._writes = Writes(WriteContext(
+        writes = Writes(WriteContext(
             host=host, fleet=self.fleet, fleet_id=FLEET, clock=clocks, aggregations=context, owners=owners,  # type: ignore[arg-type]
             reads=self._reads, placement=self, identity=lambda call, aggregated: {},  # type: ignore[arg-type]
         ))  # fmt: skip
-        self.server = web.Server(self._serve, handler_cancellation=True, access_log=None)
+        self.server = web.Server(partial(self._serve, self._reads, writes), handler_cancellation=True, access_log=None)
         self._task = asyncio.create_task(self.clock.run(), name=f"replica {self.name}")
 
     async def PlaceObject(self, request: Any, timeout: float) -> Any:
         """The scheduler's answer."""
         return SimpleNamespace(fits=True, cluster=self.random.choice(list(request.candidates)), verdicts=[])
 
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _serve(self, reads: Reads, writes: Writes, request: web.BaseRequest) -> web.StreamResponse:
         info = parse(request.method, request.rel_url.raw_path, request.rel_url.raw_query_string)
         call = Call(request, info, User("jane"))  # type: ignore[arg-type]
         try:
-            handler = self._reads if info.verb in ("get", "list", "watch") else self._writes
+            handler = reads if info.verb in ("get", "list", "watch") else writes
             answer: web.StreamResponse = await getattr(handler, info.verb)(call, PODS)
         except StatusError as error:
             return error_response(error)
