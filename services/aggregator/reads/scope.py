@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOST_WARNINGS = 32
+"""Members that an answer names one by one."""
+
 
 @dataclass(slots=True)
 class LeftOut:
@@ -35,9 +38,16 @@ class LeftOut:
     """Do not let this user see them."""
 
     def warnings(self) -> list[str]:
-        """One text per member. Reasons often name it themselves, which would be read twice."""
+        """One text per member; when a whole fleet is away, of the first few, and how many more: clients refuse answers
+        with hundreds of headers. Reasons often name the member themselves, which would be read twice."""
         reasons = [*sorted(self.away.items()), *sorted(self.denied.items())]
-        return [f"cluster {name} is left out: {reason.removeprefix(f'cluster {name}: ')}" for name, reason in reasons]
+        texts = [
+            f"cluster {name} is left out: {reason.removeprefix(f'cluster {name}: ')}"
+            for name, reason in reasons[:MOST_WARNINGS]
+        ]
+        if len(reasons) > MOST_WARNINGS:
+            texts.append(f"{len(reasons) - MOST_WARNINGS} more clusters are left out")
+        return texts
 
 
 class Scope:
