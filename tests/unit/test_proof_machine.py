@@ -69,7 +69,7 @@ def test_histories_that_hypothesis_chooses() -> None:
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", range(100))
 def test_weighted_random_histories(seed: int) -> None:
     played = play(seed, 100)
     if played.error is not None:

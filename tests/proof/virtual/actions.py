@@ -58,6 +58,8 @@ class Actions:
     marks: list[tuple[float, int]]
     blur: Blur
     names: str
+    healed = False
+    """Is it over? What was armed to happen does not happen any more."""
 
     def allowed(self, name: str) -> bool:
         need = NEEDS.get(name)
@@ -262,7 +264,7 @@ class Actions:
         link.on_txn = told
 
     def _kill(self, replica: Replica) -> None:
-        if replica.up:
+        if replica.up and not self.healed:
             self.garbage.append(replica.kill())
 
     async def do_kill(self, a: int, b: int) -> None:
@@ -321,6 +323,7 @@ class Actions:
 
     async def heal(self) -> None:
         """Everything works again."""
+        self.healed = True
         if not self.store.up:
             self.store.start()
         await self.do_start(0, 0)

@@ -155,6 +155,9 @@ class Replica:
         try:
             handler = reads if info.verb in ("get", "list", "watch") else writes
             answer: web.StreamResponse = await getattr(handler, info.verb)(call, PODS)
+            if not answer.prepared:
+                for text in call.warnings:
+                    answer.headers.add("Warning", f'299 - "{text}"')
         except StatusError as error:
             return error_response(error)
         except (ConnectionError, asyncio.CancelledError):
@@ -171,23 +174,27 @@ class Replica:
         for path in self.paths.values():
             path.dead = True
             path.break_streams()
-        return asyncio.create_task(self._end())
+        return self.stop()
 
     def stop(self) -> asyncio.Task[None]:
         """In order: the leader key is given up."""
-        return asyncio.create_task(self._end())
-
-    async def _end(self) -> None:
-        server, task, reads, link = self.server, self._task, self._reads, self.link
+        ending = _end(self.server, self._task, self._reads, self.link)
         self.server = self.clock = self._task = self._reads = None
-        if server is not None:
-            for connection in list(server.connections):
-                if connection.transport is not None:
-                    connection.transport.abort()
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        if reads is not None:
-            await reads.close()
-        link.die()
+        return asyncio.create_task(ending)
+
+
+async def _end(
+    server: web.Server | None, task: asyncio.Task[None] | None, reads: Reads | None, link: Link
+) -> None:  # fmt: skip
+    """What is left of a process goes."""
+    if server is not None:
+        for connection in list(server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    if reads is not None:
+        await reads.close()
+    link.die()
