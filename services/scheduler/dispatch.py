@@ -7,7 +7,7 @@ that they stand for; the engine stores it, then confirms the winners, then relea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from services.common.errors import StatusError
@@ -128,6 +128,12 @@ class Dispatcher:
         found += await asyncio.gather(*remote)
         return {verdict.cluster: verdict for verdict in found}
 
+    async def room(self, workload: Workload, clusters: Iterable[str], limit: float) -> dict[str, Verdict]:
+        """Ask clusters whether they have room for one pod more."""
+        known = [self._fleet.members[name] for name in sorted(clusters) if name in self._fleet.members]
+        asked = [member for member in known if member.name in self._fleet.admissions]
+        return await self._evaluate(workload, asked, limit)
+
     def _divide(
         self, workload: Workload, policy: Policy, wish: Wish, members: Sequence[MemberView],
         verdicts: Mapping[str, Verdict],
@@ -208,7 +214,7 @@ class Dispatcher:
             answer = await self._holds.reserve(ask, name, wish.limit, replicas)
             if answer.admitted:
                 clusters[name] = replicas
-            elif name not in wish.current:
+            if answer.admitted or name not in wish.current:
                 verdicts[name] = answer.verdict
         return Outcome(clusters or None, verdicts)
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
-from services.scheduler import drains, writing
+from services.scheduler import drains, room, writing
 from services.scheduler import policy as policies
 from services.scheduler.clock import Clock
 from services.scheduler.departures import (
@@ -233,13 +233,16 @@ class Engine:
     ) -> float | None:  # fmt: skip
         """Store the winner, then confirm it, then release the others."""
         workload = self._current(workload)
-        now = self.clock.now()
+        now, lacked = self.clock.now(), room.lacks(workload)
         status = writing.placed(workload, policy, placement, verdicts, list(departures), now)
         workload = await self.store.patch_status(workload, status)
         self.waiting.discard(workload.key)
         self._said.pop(workload.key, None)
         message = writing.admitted_on(placement)
         self._observe(workload, "Placed", f"{message}: {note}" if note else message, True)
+        why = room.lacking(placement.clusters, verdicts)
+        if why and not lacked:
+            self._observe(workload, room.NO_ROOM, why, False)
         return await self._settle(workload, policy, placement)
 
     async def _settle(self, workload: Workload, policy: Policy, placement: Placement) -> float | None:
@@ -271,9 +274,12 @@ class Engine:
             nowhere = (Stay(d.cluster, drains.NOWHERE_TO_GO, why) for d in departures if d.reason == DRAINED)
             found.stays.extend(nowhere)
         workload = await self._say_what_stays(workload, found.stays)
+        workload = await self._say_whether_it_fits(workload, policy, placement)
         if self._size_differs(workload, policy, placement):
             return await self._resize(workload, policy, placement)
         wait = await self._settle(workload, policy, placement)
+        if room.lacks(workload):
+            wait = min(wait or WAITING, WAITING)
         # What should leave but cannot, or answers after all, is looked at again.
         if found.departures:
             return min(wait or RECHECK, RECHECK)
@@ -291,6 +297,27 @@ class Engine:
         if news:
             text = "; ".join(f"stays on {item.cluster}: {item.message}" for item in stays)
             self._observe(workload, writing.DRAIN_BLOCKED, text, False)
+        return workload
+
+    async def _say_whether_it_fits(self, workload: Workload, policy: Policy, placement: Placement) -> Workload:
+        """Say on the Workload, and once in an event, that what is placed has no room there; and when it has."""
+        now, lacked, why = self.clock.now(), room.lacks(workload), ""
+        fits = lacked and room.runs_again(workload, now)
+        if not fits and (lacked or room.waits_for_nodes(workload, placement, self.fleet, now)):
+            limit = policy.admit_timeout or self.timeouts.admit
+            heard = await self._dispatcher.room(workload, placement.clusters, limit)
+            fits = room.found(heard, heard)
+            # What is said already is not said anew for other numbers.
+            why = "" if lacked else room.lacking(heard, heard)
+        if not why and not fits:
+            return workload
+        workload = self._current(workload)
+        status = writing.fitting(workload, why, fits, now)
+        if status is None:
+            return workload
+        workload = await self.store.patch_status(workload, status)
+        if why:
+            self._observe(workload, room.NO_ROOM, why, False)
         return workload
 
     def _reappeared(self, workload: Workload) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from services.scheduler import clock
+from services.scheduler import clock, room
 from services.scheduler.departures import CLUSTER_REMOVED, CONFLICT, DRAINED, UNSCHEDULABLE, Departure, Stay
 from services.scheduler.policy import Policy
 from services.scheduler.verdict import Verdict
@@ -86,7 +86,7 @@ def _set(
 def suspended(workload: Workload, now: datetime) -> Status:
     """Placement remembered, nothing admitted."""
     conditions = _set(_conditions(workload), workload, now, "Admitted", False, "Suspended", "it is suspended")
-    conditions = _unblocked(conditions, workload, now)
+    conditions = room.without(_unblocked(conditions, workload, now))
     status: Status = {"conditions": conditions, "placement": None, "clusters": None, "requeueAt": None}
     status["nominated"] = _conflicts(workload, now)
     if workload.placement is not None:
@@ -163,6 +163,8 @@ def placed(
         reason = departures[0].reason if departures else "Placed"
         conditions = _set(conditions, workload, now, "Evicted", False, reason, f"placed again: {why}" if why else text)
     conditions = _unblocked(conditions, workload, now)
+    why, fits = room.lacking(placement.clusters, verdicts), room.found(placement.clusters, verdicts)
+    conditions = room.written(conditions, workload, why, fits, now)
     since = clock.write(now)
     entries = [{"cluster": name, "state": "Admitted", "since": since} for name in sorted(placement.clusters)]
     refusals = [item for item in _refusals(verdicts, now) if item["cluster"] not in placement.clusters]
@@ -222,6 +224,13 @@ def blocked(workload: Workload, stays: list[Stay], now: datetime) -> Status | No
     return None if without_times(conditions) == without_times(before) else {"conditions": conditions}
 
 
+def fitting(workload: Workload, why: str, fits: bool, now: datetime) -> Status | None:
+    """Whether what is placed finds room; None when the status says so already."""
+    before = _conditions(workload)
+    conditions = room.written(before, workload, why, fits, now)
+    return None if conditions is before else {"conditions": conditions}
+
+
 def _unblocked(conditions: list[dict[str, Any]], workload: Workload, now: datetime) -> list[dict[str, Any]]:
     if not workload.is_true(DRAIN_BLOCKED):
         return conditions
@@ -236,7 +245,7 @@ def evicted(
     why = "; ".join(f"{d.cluster}: {d.message}" for d in departures)
     conditions = _set(_conditions(workload), workload, now, "Evicted", True, departures[0].reason, why)
     conditions = _set(conditions, workload, now, "Admitted", False, "Pending", f"dispatched again: {why}")
-    conditions = _unblocked(conditions, workload, now)
+    conditions = room.without(_unblocked(conditions, workload, now))
     return {
         "attempts": workload.attempts + 1,
         "requeueAt": clock.write(now + delay) if delay else None,

@@ -515,3 +515,68 @@ async def test_a_forgotten_removed_cluster_is_left_even_when_its_share_fits_nowh
     world.change("east", leaving_since=world.clock.now(), forgotten=True)
     await world.settle(key)
     assert world.clusters(key) == {"west": before["west"]}
+
+
+# What is placed and finds no room says so.
+
+
+def told(world: World, reason: str) -> list[str]:
+    return [message for _, said, message in world.events if said == reason]
+
+
+async def test_what_fits_no_node_is_placed_and_says_why_once(world: World) -> None:
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"})
+    east = world.member("east", node("east-n0", cpu="8"))
+    world.member("west", node("west-n0", cpu="4"))
+    key = world.workload("web", kind="Deployment", count=2, cpu="500", mode="Any")
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1, "west": 1}, "weights count, whatever room there is"
+    fits = world.condition(key, "Fits")
+    assert (fits["status"], fits["reason"]) == ("False", "NoRoom")
+    assert "east: no room on 1 of 1 nodes; nearest east-n0: asks cpu 500, free 8;" in fits["message"]
+    assert "west: " in fits["message"]
+    world.clock.advance(60)
+    assert (await world.engine.reconcile(key) or 0) > 0, "it is looked at again"
+    world.edit(key, count=4)
+    await world.settle(key)
+    assert told(world, "NoRoom") == [fits["message"]], "one event, however often it is looked at"
+    east.upsert_node(node("east-n1", cpu="4k"))
+    await world.settle(key)
+    assert world.condition(key, "Fits")["status"] == "True"
+
+
+async def test_what_runs_after_all_fits(world: World) -> None:
+    """Its own pods may have taken the last room: nobody has room for one more, and all is well."""
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"})
+    world.member("east", node("east-n0", cpu="1"))
+    key = world.workload("web", kind="Deployment", count=1, cpu="2", mode="Any")
+    await world.settle(key)
+    assert world.condition(key, "Fits")["status"] == "False"
+    ready = {"type": "PodsReady", "status": "True", "lastTransitionTime": "2000-01-01T00:00:00Z"}
+    world.report(key, conditions=[*world.status(key)["conditions"], ready])
+    await world.settle(key)
+    assert world.condition(key, "Fits")["status"] == "False", "ready was said of what ran before"
+    world.clock.advance(31)
+    await world.settle(key)
+    assert world.condition(key, "Fits")["status"] == "True"
+
+
+async def test_pods_that_wait_for_a_node_say_why(world: World) -> None:
+    """The template of a placed Deployment grew: nothing is placed anew, and its new pods fit nowhere."""
+    world.policy(type="Divided", divided={"strategy": "StaticWeight"})
+    east = world.member("east")
+    key = world.workload("web", kind="Deployment", count=1, cpu="1", mode="Any")
+    await world.settle(key)
+    assert world.condition(key, "Fits") == {}
+    world.edit(key, podSets=[{"name": "main", "count": 1, "requests": {"cpu": "500"}}])
+    made = pod("web-x", "500", owner=("Deployment", "web"))
+    made["metadata"]["creationTimestamp"] = world.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+    east.upsert_pod(made)
+    await world.settle(key)
+    assert world.condition(key, "Fits") == {}, "it has only just been made"
+    world.clock.advance(11)
+    await world.settle(key)
+    assert world.condition(key, "Fits")["reason"] == "NoRoom" and len(told(world, "NoRoom")) == 1
+    world.edit(key, suspend=True)
+    await world.settle(key)
+    assert world.condition(key, "Fits") == {}
