@@ -17,7 +17,7 @@ from services.aggregator.front.certificates import Authorities
 from services.aggregator.front.health import is_public, marked
 from services.aggregator.front.limits import InFlight, Limits
 from services.aggregator.front.members import object_name
-from services.aggregator.front.notices import notice
+from services.aggregator.front.notices import is_service, may_create, notice, notice_of_service
 from services.aggregator.front.server import warning
 from services.aggregator.types import RequestInfo, User
 from services.common.cache import LoadingCache
@@ -119,6 +119,31 @@ def test_notices_are_for_what_may_create() -> None:
     assert notice(applied, "application/merge-patch+json") is None
     assert notice(RequestInfo("update", "/", True, "", "v1", "resourcequotas", "", "a", "q")) is None
     assert notice(RequestInfo("create", "/", True, "apps", "v1", "deployments", "", "a")) is None
+
+
+@pytest.mark.parametrize("body", [
+    b'{"kind":"Service","spec":{"type":"LoadBalancer"}}', b'{"spec": {\n  "type": "LoadBalancer"\n}}',
+    b"kind: Service\nspec:\n  type: LoadBalancer\n", b"spec: {type: 'LoadBalancer'}",
+    b'k8s\0\n\r\n\x02v1\x12\x07Service\x12\x20\n\x05\n\x03web"\x0cLoadBalancer',
+])  # fmt: skip
+def test_service_that_asks_for_a_load_balancer_is_noticed(body: bytes) -> None:
+    assert "<pending>" in str(notice_of_service(body))
+
+
+@pytest.mark.parametrize("body", [
+    None, b"", b'{"spec":{"type":"ClusterIP"}}', b'{"spec":{"ports":[]}}', b'{"metadata":{"labels":{"a":"LoadBalancer"}}}',
+    b'{"metadata":{"annotations":{"was":"{\\"spec\\":{\\"type\\":\\"LoadBalancer\\"}}"}},"spec":{"type":"NodePort"}}',
+    b'k8s\0\n\x03web"\x08NodePort:\x0cLoadBalancer',
+])  # fmt: skip
+def test_other_services_are_stored_without_a_word(body: bytes | None) -> None:
+    assert notice_of_service(body) is None
+
+
+def test_what_may_create_a_service() -> None:
+    create = RequestInfo("create", "/", True, "", "v1", "services", "", "a")
+    assert is_service(create) and may_create(create)
+    assert not may_create(RequestInfo("create", "/", True, "", "v1", "services", "proxy", "a", "web"))
+    assert not may_create(RequestInfo("update", "/", True, "", "v1", "services", "", "a", "web"))
 
 
 def test_warnings_are_quoted() -> None:

@@ -12,12 +12,12 @@ from services.aggregator.front.authz import Authorizer, attributes_of
 from services.aggregator.front.documents import Documents
 from services.aggregator.front.health import Health, is_public
 from services.aggregator.front.identity import host_headers
-from services.aggregator.front.limits import check_body
+from services.aggregator.front.limits import check_body, read_body
 from services.aggregator.front.members import Members
-from services.aggregator.front.notices import notice
+from services.aggregator.front.notices import is_service, may_create, notice, notice_of_service
 from services.aggregator.front.relay import encoded_target
 from services.aggregator.front.request_info import is_watch_prefix
-from services.aggregator.front.server import FrontRequest
+from services.aggregator.front.server import MAX_BODY, FrontRequest
 from services.aggregator.front.tunnel import TUNNELS, path_with_query, tunnel
 from services.aggregator.types import Aggregated, Call
 from services.common.errors import StatusError, method_not_allowed, not_found, unavailable
@@ -112,7 +112,11 @@ class Dispatch:
     async def to_host(self, call: Call) -> web.StreamResponse:
         """The host's answer, byte for byte; its own authorisation judges the user, whom we impersonate."""
         request = _front(call)
-        if text := notice(call.info, request.headers.get("Content-Type", "")):
+        media_type = request.headers.get("Content-Type", "")
+        text = notice(call.info, media_type)
+        if is_service(call.info) and may_create(call.info, media_type):
+            text = notice_of_service(await _known_body(request))
+        if text:
             call.warnings.append(text)
         return await tunnel(call, self._host, path_with_query(*encoded_target(request)), host_headers(call.user))
 
@@ -207,6 +211,12 @@ class Dispatch:
 
 class Writer(Protocol):
     async def __call__(self, call: Call, aggregated: Aggregated) -> web.StreamResponse: ...
+
+
+async def _known_body(request: FrontRequest) -> bytes | None:
+    """The body, if its length is known: it is kept then, and passed on as well. A stream could be read once only."""
+    length = request.content_length
+    return await read_body(request) if length is not None and length <= MAX_BODY else None
 
 
 def _front(call: Call) -> FrontRequest:

@@ -5,6 +5,8 @@ Nothing may be accepted and then ignored in silence. An entry goes when Reclock 
 
 from __future__ import annotations
 
+import re
+
 from services.aggregator.types import RequestInfo
 
 _DIRECT = "create it on the members: kubectl --server <this server>/clusters/<name>"
@@ -35,10 +37,37 @@ NOT_CARRIED: dict[tuple[str, str], tuple[str, str]] = {
 }  # fmt: skip
 
 
+LOAD_BALANCER = re.compile(
+    rb"""\btype["']?\s*:\s*["']?LoadBalancer\b"""  # JSON and YAML; a copy of it in an annotation has escaped quotes
+    rb"""|\A(?=k8s\0)[\s\S]*"\x0cLoadBalancer"""  # protobuf: field 4 of ServiceSpec
+)
+
+
+def may_create(info: RequestInfo, media_type: str = "") -> bool:
+    """Whether a request makes an object; `media_type` tells a server-side apply, which may."""
+    applies = info.verb == "patch" and media_type.startswith("application/apply-patch")
+    return (info.verb == "create" or applies) and not info.subresource
+
+
+def is_service(info: RequestInfo) -> bool:
+    """Whether it is about a Service: what becomes of one depends on its body."""
+    return (info.group, info.resource) == ("", "services")
+
+
+def notice_of_service(body: bytes | None) -> str | None:
+    """The warning for a Service that asks for a load balancer of the host, or None."""
+    if not body or not LOAD_BALANCER.search(body):
+        return None
+    return (
+        "services: stored, but no controller gives the host's Service an address (EXTERNAL-IP stays <pending>); "
+        "next step: members that have load balancers give their copies one: "
+        "kubectl --server <this server>/clusters/<name> get services"
+    )
+
+
 def notice(info: RequestInfo, media_type: str = "") -> str | None:
-    """The warning for a request to the host, or None; `media_type` tells a server-side apply, which may create."""
-    creates = info.verb == "create" or (info.verb == "patch" and media_type.startswith("application/apply-patch"))
-    if not creates or info.subresource:
+    """The warning for a request to the host, or None."""
+    if not may_create(info, media_type):
         return None
     entry = NOT_CARRIED.get((info.group, info.resource))
     if entry is None:
