@@ -256,6 +256,18 @@ def test_columns_of_members_become_one_set() -> None:
     assert len(json.loads(layout.blank_row(b"null"))["cells"]) == 4
 
 
+def test_cluster_of_an_event_stands_before_its_message() -> None:
+    columns = Columns()
+    plain = ("Last Seen", "Type", "Reason", "Object", "Message")
+    shown = [{"name": name, "format": "", "priority": 0} for name in plain]
+    columns.learn("east", [*shown, {"name": "Name", "format": "name", "priority": 1}])
+    layout = columns.layout()
+    names = [c["name"] for c in json.loads(layout.definitions)]
+    assert names == ["Last Seen", "Type", "Reason", "Object", "Cluster", "Message", "Name"]
+    row = layout.row("east", columns.places("east"), b'{"cells":["1m","Normal","Pulled","pod/a","text","a.1"]}')
+    assert json.loads(row)["cells"] == ["1m", "Normal", "Pulled", "pod/a", "east", "text", "a.1"]
+
+
 def test_columns_in_either_place() -> None:
     head = b'{"kind":"Table","columnDefinitions":[{"name":"Name"}],"rows":'
     assert columns_in(head) == [{"name": "Name"}]

@@ -1,4 +1,4 @@
-"""Tables of several members as one: columns mapped by name, the cluster's column behind the name."""
+"""Tables of several members as one: columns mapped by name, the cluster's column behind the name (of events: the object)."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ class Layout:
         at = next((i for i, column in enumerate(definitions) if column.get("format") == "name"), -1)
         if at < 0:
             at = names.index("Name") if "Name" in names else -1
+        if at >= 0 and definitions[at].get("priority") and "Object" in names:
+            at = names.index("Object")  # events: their name is hidden, behind a message that is padded
         self.cluster_at = at + 1
         self._names = names
         shown = [*definitions[: self.cluster_at], CLUSTER_COLUMN, *definitions[self.cluster_at :]]
