@@ -41,6 +41,17 @@ def test_every_manifest_is_listed(directory: str) -> None:
     )
 
 
+@pytest.mark.parametrize("path", sorted((BASE / "crds").glob("[!k]*.yaml")), ids=lambda path: path.stem)
+def test_kubectl_explain_says_what_each_field_is(path: Path) -> None:
+    (version,) = yaml.safe_load(path.read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    parts = {name: schema["properties"][name] for name in ("spec", "status") if name in schema["properties"]}
+    fields = {"": schema, **parts}
+    for part, of in parts.items():
+        fields.update({f"{part}.{name}": field for name, field in of["properties"].items()})
+    assert [name for name, field in fields.items() if not field.get("description")] == []
+
+
 @pytest.mark.parametrize("service", STRUCTS)
 def test_ports_and_probes(service: str) -> None:
     documents: list[dict[str, Any]] = list(
