@@ -84,7 +84,7 @@ def _i1_order(history: History, strict: bool) -> Iterator[Breach]:
             last = max(last, seen.fleet)
             # Nor does it know what matched by other fields on a member that does not tell any more.
             blind = by_payload or seen.key not in held
-            resumed = not strict and blind and watches > last_told.get(seen.key, 1)
+            resumed = not strict and blind and watches > last_told.get(seen.key, 0 if by_payload else 1)
             last_told[seen.key] = watches
             if resumed:
                 pass

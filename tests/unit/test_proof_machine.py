@@ -27,6 +27,14 @@ from tests.proof.virtual.world import World
 EXAMPLES = int(os.environ.get("RECLOCK_PROOF_EXAMPLES", "40"))
 STEPS = 50
 
+TYPE_IS_LOST: list[tuple[str, int, int, int]] = [
+    ("put", 9, 13, 3), ("lease", 2, 44, 0), ("write", 8, 32, 2), ("etcd", 1, 47, 1),
+    ("join", 1, 25, 4), ("forget", 4, 28, 2), ("put", 2, 9, 3), ("type", 5, 30, 2),
+    ("write", 8, 17, 0), ("write", 8, 23, 3), ("put", 5, 39, 5), ("join", 7, 5, 6),
+    ("move", 4, 19, 1), ("reincarnate", 9, 42, 4), ("join", 7, 20, 0), ("expire", 4, 33, 6),
+    ("look", 3, 28, 6),
+]  # fmt: skip
+
 
 class Histories(RuleBasedStateMachine):
     """One world; the rules are its actions, made below. It is judged when it ends."""
@@ -82,3 +90,9 @@ def test_a_seed_is_one_history() -> None:
     assert first.run is not None and again.run is not None
     assert first.actions == again.actions
     assert [one.records for one in first.run.histories] == [one.records for one in again.run.histories]
+
+
+def test_a_field_watch_tells_what_went_with_a_type_while_nobody_watched() -> None:
+    """Found by dice: the member that lost the type said that it had had nothing, and the deletions were kept back."""
+    played = play(5078, actions=TYPE_IS_LOST)
+    assert played.error is None and not played.breaches, "\n".join(map(str, played.breaches[:5]))

@@ -291,9 +291,13 @@ class WatchSession:
                 for shown in batch:
                     namespace, _, name = shown.key.rpartition("/")
                     matching.append(((namespace, name), shown.cluster))
-            return matching, {*left.away, *walk.failed}
         finally:
             await walk.close()
+        # A member that had the type then, and lacks it now or has left, says that it has nothing.
+        members = self.clock.members
+        then = (await self.clock.vector_at(position)).members
+        gone = {cluster for cluster in then if cluster not in members or members[cluster].position is None}
+        return matching, {*left.away, *walk.failed, *gone}
 
     async def _learn_columns(self, columns: Columns) -> None:
         """Ask one member after the other for the Table's columns: they go out with the first event."""
