@@ -314,6 +314,8 @@ class Builder:
             self.batch.left = True
         if gap:
             self.batch.gaps_left.append(cluster)
+            # The key may have gone already: a transaction that writes nothing has no revision of its own.
+            self.batch.left = True
         queue.popleft()
         self.batch.taken += 1
         return Taken.YES
