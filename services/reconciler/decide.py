@@ -23,7 +23,7 @@ from services.reconciler.objects import (
     uid,
 )  # fmt: skip
 from services.reconciler.workload_spec import managed_elsewhere, placed
-from services.reconciler.world import World
+from services.reconciler.world import CONFLICT, World
 
 EXCLUSIVE = ("statefulset", "job")
 """Kinds that live in one cluster: a new copy waits until the old one is gone, pods included."""
@@ -126,7 +126,7 @@ def _whole(
         if kind == "job" and not gone and not _told(obj, copy):
             return Decision("keep", message="its last state goes up first")
         return Decision("remove", propagation="Foreground" if kind in EXCLUSIVE else "Background")
-    if kind in EXCLUSIVE and (elsewhere := _elsewhere(world, obj, member)):
+    if kind in EXCLUSIVE and (elsewhere := _elsewhere(world, obj, member, workload)):
         return Decision("keep", message=f"the copy on {elsewhere} goes first")
     if copy is not None and (since := annotations_of(copy).get(FENCED)):
         # The worker beside it lifts the fence when the manager confirms the placement; until then hands off.
@@ -169,10 +169,14 @@ def _told(job: Obj, copy: Obj) -> bool:
     )
 
 
-def _elsewhere(world: World, obj: Obj, member: MemberCache) -> str:
-    """Another member that still has a copy and can be told to remove it."""
+def _elsewhere(world: World, obj: Obj, member: MemberCache, workload: Mapping[str, Any]) -> str:
+    """Another member that still has a copy, or had one before we started and is not read yet, and can be told to remove it."""
+    entries = (workload.get("status") or {}).get("copies") or []
+    had = {entry["cluster"] for entry in entries if entry["state"] != CONFLICT}
     for other in world.members.values():
-        if other is not member and other.reachable and other.of_host(uid(obj)):
+        if other is member or not other.reachable:
+            continue
+        if other.of_host(uid(obj)) or (other.name in had and not other.synced):
             return other.name
     return ""
 

@@ -108,6 +108,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
             World(fleet_id, host), self.queue, Applier(), Recorder(client),
             worker_lost_timeout=self.config.worker_lost_timeout, surge_timeout=self.config.surge_timeout,
             release=self._release, sinks=sinks.resources,
+            unread=lambda: not (aggregations.informer.synced.is_set() and sinks.informer.synced.is_set()),
         )  # fmt: skip
         router = Router(context)
         owners = HostOwners(client, self.tasks, router.owner_changed)

@@ -13,7 +13,7 @@ class Sinks:
     """Follows the Sinks; `informer` has to run."""
 
     def __init__(self, client: KubeClient) -> None:
-        self.informer = Informer(client, SINKS)
+        self.informer = Informer(client, SINKS, absent_is_empty=True)
 
     def resources(self) -> list[Resource]:
         """The resources, each once."""

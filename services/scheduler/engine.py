@@ -133,8 +133,9 @@ class Engine:
         returned = drains.returned(workload, policy, self.fleet, now)
         if returned is not None:
             return await self._place(workload, policy, returned, {}, "its cluster may be used again")
-        blocked = self._still_running(workload)
-        if blocked and workload.is_true("Evicted"):
+        blocked = self._still_running(workload) if workload.is_true("Evicted") else set()
+        blocked |= self._out_of_sight(workload, policy)
+        if blocked:
             text = f"waits until its copy on {', '.join(sorted(blocked))} is gone: it must not run twice"
             return await self._refuse(workload, "CopyRunning", text)
         wish = self._wish(workload, policy, workload.attempts)
@@ -174,6 +175,22 @@ class Engine:
             if copy.get("state") in states
             and not ((member := self.fleet.members.get(c)) and member.forgotten and not member.reachable)
         }  # fmt: skip
+
+    def _out_of_sight(self, workload: Workload, policy: Policy) -> set[str]:
+        """Clusters of the fleet that are away with a copy which nobody saw stop, of what must not run twice.
+
+        So it is when the cluster vanished before it took what a suspension, or its own removal, told it. A loss
+        that was given up (rule 4) was judged before. What the worker beside it has stopped by now may run elsewhere.
+        """
+        if not workload.at_most_once or workload.evicted in (CLUSTER_LOST, WORKER_LOST):
+            return set()
+        limit = policy.worker_lost_timeout or self.timeouts.worker_lost
+        away = {
+            c for c, copy in workload.copies.items()
+            if copy.get("state") in (*RUNNING_STATES, *UNKNOWN_STATES)
+            and (member := self.fleet.members.get(c)) and not member.reachable and not member.forgotten
+        }  # fmt: skip
+        return {c for c in away if self.fleet.fence_wait(c, limit) != 0}
 
     async def _find(self, workload: Workload, policy: Policy, wish: Wish) -> Outcome:
         kind = policy.type_for(workload.mode)

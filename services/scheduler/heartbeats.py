@@ -126,9 +126,9 @@ class Heartbeats:
     def wait(self, cluster: str, limit: float) -> float | None:
         """Seconds until what must not run twice has been stopped on a lost member; None: that is not known to happen.
 
-        `limit` is the time-out of the workload.
+        `limit` is the time-out of the workload. What an earlier leader wrote counts only where there still is a worker.
         """
-        known = self._known.get(cluster)
+        known = self._known.get(cluster) if cluster in self._senders else None
         if known is None or not known.fences:
             return None
         limit = max(limit, 2 * known.longest)

@@ -109,7 +109,9 @@ class Holds:
             await asyncio.gather(*(self._release(uid, cluster) for cluster in others))
 
     async def _release(self, uid: str, cluster: str) -> None:
-        hold = self._by_uid[uid][cluster]
+        hold = self._by_uid.get(uid, {}).get(cluster)
+        if hold is None:
+            return  # A resync, or a worker with fences, forgot it since the caller looked.
         self._drop(uid, cluster)
         admission = self._fleet.admissions.get(cluster)
         if admission is None:

@@ -60,6 +60,17 @@ def test_a_moved_job_waits_for_its_old_copy_unless_that_member_is_lost(made: Mad
     assert action(made, "job", job, "west") == "apply"
 
 
+def test_a_moved_job_waits_for_a_member_that_had_it_and_is_not_read_yet(made: Made) -> None:
+    job = made.host("job", "j", spec=RUNNING)
+    made.member("east").informers["job"].synced.clear()
+    made.placed("job", job, {"west": 1})
+    assert action(made, "job", job, "west") == "apply"
+    made.placed("job", job, {"west": 1}, copies=[{"cluster": "east", "state": "Removing", "message": ""}])
+    assert "east" in decide(made.world, "job", job, made.member("west")).message
+    made.member("east").informers["job"].synced.set()
+    assert action(made, "job", job, "west") == "apply"
+
+
 def test_a_jobs_last_state_goes_up_before_its_copy_is_removed(made: Made) -> None:
     job = made.host("job", "j", spec=RUNNING, status={"failed": 0})
     made.placed("job", job, {"west": 1})

@@ -94,6 +94,16 @@ async def test_an_empty_member_goes_at_once(leaves: Leaves) -> None:
     assert leaves.released == [("east", [], 0)]
 
 
+async def test_no_member_goes_while_it_is_not_known_what_may_be_there(leaves: Leaves) -> None:
+    leaves.leave(5000)
+    leaves.context.unread = lambda: True
+    assert await leaves.step()
+    assert not leaves.released
+    leaves.context.unread = lambda: False
+    assert not await leaves.step()
+    assert leaves.released == [("east", [], 0)]
+
+
 async def test_nothing_is_touched_before_the_time_out(leaves: Leaves) -> None:
     leaves.owned.objects.append({"metadata": {"name": "p", "labels": {ROUTED: "fleet-id"}}})
     leaves.leave(890)
@@ -194,6 +204,10 @@ async def test_a_deleted_namespace_waits_for_what_was_routed_into_the_members_ow
     made.host("namespace", "theirs", metadata=meta)
     mine = {"metadata": {"name": "p", "namespace": "theirs", "labels": {ROUTED: "fleet-id"}}}
     foreign = {"metadata": {"name": "q", "namespace": "theirs", "labels": {ROUTED: "another"}}}
+    leaves.context.unread = lambda: True
+    with pytest.raises(Again):
+        await namespaces.reconcile_host(leaves.context, key)
+    leaves.context.unread = lambda: False
     leaves.owned.objects = [mine, foreign]
     with pytest.raises(Again):
         await namespaces.reconcile_host(leaves.context, key)

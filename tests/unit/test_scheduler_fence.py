@@ -293,6 +293,10 @@ class Beats:
             host, clock, namespace="kube-system", timeout=900, fleet_id=self._id,  # type: ignore[arg-type]
             exceptions=lambda cluster: self.exceptions, on_fenced=self.fenced.append,
         )  # fmt: skip
+        self.made.engage("east", self._send)
+
+    async def _send(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        raise AssertionError("the tests answer themselves")
 
     async def _id(self) -> str:
         return "fleet"
@@ -350,6 +354,21 @@ async def test_a_new_leader_waits_by_its_own_clock_whatever_the_wall_says(skew: 
     assert wait >= 0.75 * 900 - 1
     if skew == 0:
         assert wait == pytest.approx(900, abs=1)
+
+
+async def test_a_worker_that_was_taken_away_is_relied_on_no_more() -> None:
+    clock, host = FakeClock(), Api()
+    await Beats(host, clock).answer()
+    clock.advance(10_000)
+    again = Beats(host, clock)
+    again.made.disengage("east")
+    tasks = Tasks("lead")
+    await again.made.lead(tasks)
+    clock.advance(10_000)
+    assert again.made.wait("east", 900) is None
+    again.made.engage("east", again._send)
+    await tasks.close()
+    assert again.made.wait("east", 900) == 0, "what it said last is known still"
 
 
 async def test_a_lost_cluster_whose_worker_fences_is_left_after_the_whole_time_out() -> None:

@@ -473,6 +473,82 @@ async def test_a_removed_cluster_that_is_back_in_time_keeps_its_work(world: Worl
     assert world.clusters(key) == before
 
 
+async def test_what_was_stopping_on_a_removed_cluster_that_vanished_waits(world: World) -> None:
+    """Nobody knows whether it has stopped, until the worker beside it has, or somebody gives the cluster up."""
+    for name in ("east", "west", "north"):
+        world.member(name)
+    key = world.workload("db", kind="StatefulSet", count=2)
+    await world.settle(key)
+    home = next(iter(world.clusters(key) or {}))
+    world.change(home, leaving_since=world.clock.now())
+    world.report(key, copies=[{"cluster": home, "state": "Applied"}])
+    world.clock.advance(901)
+    await world.settle(key)
+    assert world.condition(key, "Evicted")["reason"] == "ClusterRemoved"
+    world.lose(home)
+    world.report(key, copies=[{"cluster": home, "state": "LeftBehind"}])
+    await world.settle(key)
+    assert world.clusters(key) is None
+    assert world.condition(key, "Scheduled")["reason"] == "CopyRunning"
+    world.fleet.fence_wait = lambda cluster, limit: 5.0
+    await world.settle(key)
+    assert world.clusters(key) is None
+    world.change(home, forgotten=True)
+    await world.settle(key)
+    assert home not in (world.clusters(key) or {home: 0})
+
+
+@pytest.mark.parametrize("state", ["Applied", "LeftBehind"])
+async def test_a_job_that_must_not_run_twice_resumes_where_its_suspension_never_came(world: World, state: str) -> None:
+    world.member("east")
+    key = world.workload("job-a", atMostOnce=True)
+    other = world.workload("job-b")
+    await world.settle(key)
+    await world.settle(other)
+    world.member("west")
+    for job in (key, other):
+        world.report(job, copies=[{"cluster": "east", "state": state}])
+    world.lose("east")
+    for suspend in (True, False):
+        for job in (key, other):
+            world.edit(job, suspend=suspend)
+            await world.settle(job)
+    assert world.clusters(key) is None, "its pods may still run on east"
+    assert world.condition(key, "Scheduled")["reason"] == "CopyRunning"
+    assert world.clusters(other) == {"west": 1}, "who may run twice need not wait"
+    world.bring_back("east")
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1}
+
+
+async def test_a_job_that_its_worker_has_stopped_resumes_elsewhere(world: World) -> None:
+    world.member("east")
+    key = world.workload("job-a", atMostOnce=True)
+    await world.settle(key)
+    world.member("west")
+    world.report(key, copies=[{"cluster": "east", "state": "LeftBehind"}])
+    world.lose("east")
+    for suspend in (True, False):
+        world.edit(key, suspend=suspend)
+        await world.settle(key)
+    assert world.clusters(key) is None
+    world.fleet.fence_wait = lambda cluster, limit: 0.0
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 1}
+
+
+async def test_a_hold_that_is_forgotten_while_it_is_released_is_no_error(world: World) -> None:
+    world.member("east")
+    key = world.workload("job-a")
+    await world.settle(key)
+    holds = world.engine.holds
+    release = asyncio.create_task(holds.release("uid-job-a"))
+    # Before the release's own calls run, as a worker's reconnection does it.
+    asyncio.get_running_loop().call_soon(holds.forget_confirmed, "east")
+    await release
+    assert not holds.of("uid-job-a")
+
+
 async def test_most_of_the_fleet_removed_at_once_moves_nothing_but_what_is_forgotten(world: World) -> None:
     for name in ("east", "west", "north"):
         world.member(name)

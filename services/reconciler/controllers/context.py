@@ -52,6 +52,8 @@ class Context:
     release: Release = _nobody
     sinks: Callable[[], Iterable[Resource]] = tuple
     """Resources that Sinks copy."""
+    unread: Callable[[], bool] = lambda: False
+    """Whether it is not known yet which types members may hold objects of ours of (aggregations, Sinks)."""
     surge_timeout: float = 600.0
     """Seconds after which replicas leave a cluster even if that makes the workload short (rule 11)."""
     settling: dict[str, float] = field(default_factory=dict)

@@ -84,6 +84,8 @@ def _holds_workloads(world: World, member: MemberCache) -> bool:
 
 async def _is_empty(context: Context, member: MemberCache) -> bool:
     """Remove what may go now; whether nothing is left that has to go."""
+    if context.unread():
+        raise Again(CHECK)
     routed = []
     if member.owned is not None:
         routed = await member.owned.routed(context.world.fleet_id)

@@ -139,6 +139,8 @@ async def _empty(context: Context, member: MemberCache, name: str) -> None:
 async def _routed(context: Context, member: MemberCache, name: str) -> list[tuple[Resource, Obj]]:
     if name in PERMANENT or member.owned is None:
         return []
+    if context.unread():
+        raise Again(REMOVAL_CHECK)
     async with deadline(member):
         return await member.owned.routed(context.world.fleet_id, name)
 
