@@ -103,9 +103,14 @@ class Supervisor:
         backoff = Backoff(initial=0.2, maximum=10.0)
         while not self._stopping.is_set():
             began = loop.time()
-            process = self._running[number] = await asyncio.create_subprocess_exec(
-                self.command[0], *self.command[1:3], str(number), *self.command[3:], stdin=asyncio.subprocess.PIPE
-            )
+            try:
+                process = self._running[number] = await asyncio.create_subprocess_exec(
+                    self.command[0], *self.command[1:3], str(number), *self.command[3:], stdin=asyncio.subprocess.PIPE
+                )
+            except OSError as error:  # no memory, no process ids: perhaps what ended the one before
+                log.error("process %d cannot be started: %s", number, error)
+                await self._pause(backoff)
+                continue
             if self._stopping.is_set():
                 process.send_signal(signal.SIGTERM)  # told while it was being started
             code = await process.wait()
@@ -119,11 +124,15 @@ class Supervisor:
             log.error("process %d (pid %d) ended with %d: it is started again", number, process.pid, code)
             if loop.time() - began > STABLE:
                 backoff.reset()
-            try:
-                async with asyncio.timeout(backoff.next_delay()):
-                    await self._stopping.wait()
-            except TimeoutError:
-                continue
+            await self._pause(backoff)
+
+    async def _pause(self, backoff: Backoff) -> None:
+        """Wait before the next start, or until told to stop."""
+        try:
+            async with asyncio.timeout(backoff.next_delay()):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass  # the next try is due
 
 
 def supervise(config: AggregatorConfig, argv: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +89,23 @@ def test_what_each_has_of_its_own() -> None:
 def test_what_cannot_be_shared_is_refused(flags: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         gather(AggregatorConfig, "aggregator", flags, {})
+
+
+async def test_one_that_cannot_be_started_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, tries = asyncio.create_subprocess_exec, 0
+
+    async def without_memory(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal tries
+        tries += 1
+        if tries <= 2:
+            raise OSError(12, "Cannot allocate memory")
+        return await real(*args, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", without_memory)
+    one = supervisor(tmp_path)
+    task = asyncio.create_task(one.run())
+    await started(tmp_path, 0, 1)
+    await started(tmp_path, 1, 1)
+    await asyncio.sleep(0.1)  # until the scripts have their handlers
+    one.stop(signal.SIGTERM)
+    assert await task == 0 and tries == 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from services.aggregator.clock.tap import Tap
 
 
@@ -75,3 +77,17 @@ async def test_a_full_sink_holds_the_feed() -> None:
     assert not room.done()
     slow.gate.set_result(None)
     await room
+
+
+async def test_a_feed_that_is_ending_is_not_told_to_end_again() -> None:
+    """Its time-out may have run out, and its watch not be closed yet: a second word to it would be an error."""
+    tap = Tap()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(None) as scope:
+            tap.reopen = lambda: scope.reschedule(0)
+            tap.want(Taker())
+            try:
+                await asyncio.sleep(10)
+            finally:
+                tap.want(Taker())
+    assert tap.wanted

@@ -121,3 +121,26 @@ async def test_a_client_keeps_to_its_namespace_in_requests_streams_and_tunnels()
             await client.close()
     sent = [path for _, path in kube.requests]
     assert sent == ["/api/v1/namespaces/web/pods?labelSelector=a%3Db", "/api/v1/namespaces/web/secrets?watch=true", "/api/v1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "leaves"),
+    [("/../b/api/v1/secrets", True), ("/api/../../b", True), ("/api/%2e%2E/%2e./b", True), ("//../b", True),
+     ("/..%2fb", True), ("/a%2Fb/../../b", True), ("/./../b", True), ("/api/v1/../v1/pods", False),
+     ("/api/v1/namespaces/a/services/b/proxy/x/../y", False), ("/apis/a..b/v1", False)],
+)  # fmt: skip
+async def test_a_path_does_not_leave_the_cluster_of_a_server_with_many(path: str, leaves: bool) -> None:
+    """Their credentials are often the same: only the path says which one is asked."""
+    many = await KubeClient.connect(kubeconfig("a", {"server": "https://127.0.0.1:1/k8s/clusters/a"}), name="a")
+    alone = await KubeClient.connect(kubeconfig("b", {"server": "https://127.0.0.1:1"}), name="b")
+    try:
+        assert alone.target("GET", path) == path
+        if not leaves:
+            assert many.target("GET", f"{path}?x=..") == f"/k8s/clusters/a{path}?x=.."
+            return
+        for asked in (lambda: many.target("GET", path), lambda: many._url("GET", path, None)):
+            with pytest.raises(StatusError, match="leaves the cluster"):
+                asked()
+    finally:
+        await many.close()
+        await alone.close()

@@ -67,12 +67,30 @@ async def test_payloads_that_nothing_will_name_do_not_stop_the_dropping(
 
 async def test_payloads_ahead_of_the_log_are_kept() -> None:
     clock = FakeClock()
-    clock.members["west"] = SimpleNamespace(cluster="west")
+    position = Position("uid/0", 900, 900, diff=True, target="uid/1")
+    clock.members["west"] = SimpleNamespace(cluster="west", position=position)
     feed = feed_of(clock)
     log(clock, "uid/0", "a", 900)
     new = stream_of(feed, "uid/1")
     offer(feed, new, "a", 5)  # the log has not heard of the new life yet
     assert feed._fleet_of(feed._order[0]) is None
+
+
+async def test_payloads_of_a_life_that_nobody_has_met_the_end_of_do_not_stop_the_dropping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watcher of a quiet namespace asks for nothing, so that the stream of the old life goes on."""
+    monkeypatch.setattr(payload_feed, "KEEP", 500)
+    monkeypatch.setattr(payload_feed, "SLACK", 0)
+    clock = FakeClock()
+    clock.members["west"] = SimpleNamespace(cluster="west", position=Position("uid/1", 900, 900))
+    feed = feed_of(clock)
+    old = stream_of(feed, "uid/0")
+    for version in range(901, 921):
+        log(clock, "uid/1", "a", version)
+        offer(feed, old, "a", version)
+    assert old.dropped and feed._size <= 600
+    assert feed._pause(old) is None
 
 
 async def test_a_deletion_that_a_list_implies_does_not_take_the_next_objects_payload() -> None:

@@ -56,7 +56,8 @@ class Tap:
         """Have the feed ask for whole objects from now on."""
         self._wanting.add(sink)
         if self._at < 0 and self.reopen is not None:
-            self.reopen()
+            reopen, self.reopen = self.reopen, None  # once: a watch that is ending cannot be told to end again
+            reopen()
 
     def leave(self, sink: Sink) -> None:
         """Not wanted any more, and not attached. A feed that is open stays as it is until its watch ends."""

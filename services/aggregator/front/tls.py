@@ -39,6 +39,8 @@ class ServerTls:
             stamps = self._stamps()
             if stamps == self._seen:
                 return False
+            # A certificate whose key is not there yet would leave the context without any: files are tried elsewhere first.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._cert, self._key)
             self.context.load_cert_chain(self._cert, self._key)
             self._authorities.reload()
             for path in self._authorities.files():

@@ -215,8 +215,9 @@ class MemberStream:
         """The clock's feed brings whole objects: a watch of our own may not be needed any more."""
         if (self._scope is not None or self._returning) and self._join():
             self._offer.set()
-            if self._scope is not None:
-                self._scope.reschedule(0)  # until it ends, both bring the same
+            scope, self._scope = self._scope, None
+            if scope is not None:
+                scope.reschedule(0)  # until it ends, both bring the same; one that is ending cannot be told again
 
     def _join(self) -> bool:
         """Take what the clock's feed brings, where that leaves no gap."""

@@ -105,15 +105,17 @@ class PayloadFeed:
             return found
         if member is None:
             return None
-        position = member.position
-        current = position.target if position is not None and position.target else (
-            position.incarnation if position is not None else "")
-        if current != incarnation:
+        if self._life(cluster) != incarnation:
             return None
         if found is not None:
             task = asyncio.get_running_loop().create_task(found.close(), name=f"payloads:close:{cluster}")
             task.add_done_callback(lambda _: None)
         return self._open(cluster, incarnation, 0)
+
+    def _life(self, cluster: str) -> str:
+        """The incarnation that the cluster's newest entries are of; "" where the log has nothing of it."""
+        position = self.clock.members[cluster].position
+        return "" if position is None else position.target or position.incarnation
 
     # Keeping and dropping.
 
@@ -158,7 +160,9 @@ class PayloadFeed:
         if newest is None:
             return self.clock.head  # gone from the log, tombstone and all
         if newest.incarnation != stream.incarnation:
-            return None  # the first of a new life
+            # The first of a new life; or of a life that has ended, where no watcher has met an entry of the next one
+            # yet: nothing will name it.
+            return None if stream.incarnation == self._life(stream.cluster) else self.clock.head
         if newest.version < version:
             return None
         one: Marker | None = newest

@@ -35,7 +35,7 @@ from services.common.kube.objects import (
     Response,
     encode_query,
 )  # fmt: skip
-from services.common.kube.shape import Shape, confine, confine_document, is_document, shape_of
+from services.common.kube.shape import Shape, confine, confine_document, is_document, keep_below, shape_of
 from services.common.kube.transport import Transport
 from services.common.kube.tunnel import open_tunnel
 
@@ -210,12 +210,14 @@ class KubeClient(ObjectApi):
     def target(self, method: str, path_qs: str) -> str:
         """Path and query to write on a socket of `open_socket`; StatusError for what is not the cluster's."""
         path, mark, query = path_qs.partition("?")
+        keep_below(self.base_path, path)
         if self.shape.namespace:
             path, query = confine(method, path, query, self.shape.namespace)
         return f"{self.base_path}{path}{mark if query else ''}{query}"
 
     def _url(self, method: str, path: str, query: Query) -> URL:
         text = encode_query(query)
+        keep_below(self.base_path, path)
         if self.shape.namespace:
             path, text = confine(method, path, text, self.shape.namespace)
         return URL(f"{self.server}{path}?{text}" if text else f"{self.server}{path}", encoded=True)

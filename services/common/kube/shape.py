@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from services.common.errors import StatusError, not_found
+from services.common.errors import StatusError, bad_request, not_found
 from services.common.kube.resource import NAMESPACES
 
 EXTENSION = "reclock.dev/access"
@@ -100,6 +100,25 @@ def confine(method: str, path: str, query: str, namespace: str) -> tuple[str, st
     # The namespace is not there, so its list is empty: in whatever form the caller wants it.
     raw[cut + 1] = quote(namespace, safe="")
     return "/" + "/".join(raw), _narrowed(query, f"metadata.namespace={rest[1]}")
+
+
+def keep_below(base: str, path: str) -> None:
+    """StatusError (400) for an encoded path that would leave `base`, the path of a server's URL.
+
+    Behind one address may stand many clusters, a path each (Rancher's `/k8s/clusters/<id>`), all with the same
+    credentials: `..` would make the right to one of them a right to all.
+    """
+    if base and ".." in unquote(path) and any(_climbs(text) for text in (path, unquote(path))):
+        raise bad_request("the path leaves the cluster that it is about")
+
+
+def _climbs(path: str) -> bool:
+    depth = 0
+    for part in map(unquote, path.split("/")):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return True
+    return False
 
 
 def _itself(method: str, path: str, query: str, namespace: str, rest: list[str], *, core: bool) -> str:
