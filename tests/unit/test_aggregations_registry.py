@@ -151,6 +151,39 @@ async def test_status_is_written_when_it_says_something_new_only(rig: Rig) -> No
     assert len(rig.host.sent("PATCH")) == 1
 
 
+LISTED = ("GET", "/apis/example.com/v1/widgets")
+
+
+async def test_objects_of_the_host_that_nobody_sees_are_told_of(rig: Rig) -> None:
+    await rig.look()
+    assert rig.reported()["HostObjectsShown"]["reason"] == "NoneThere", "the host does not have the type"
+    rig.host.answers[LISTED] = {"metadata": {"remainingItemCount": 2, "continue": "x"}, "items": [{}]}
+    await rig.look()
+    said = rig.reported()["HostObjectsShown"]
+    assert (said["status"], said["reason"]) == ("False", "Hidden")
+    assert said["message"].startswith("3 widgets of the host are not shown; set includeHost: true")
+    rig.host.answers[DOCUMENT] = WIDGETS
+    rig.put(aggregation(includeHost=True))
+    await rig.look()
+    assert rig.reported()["HostObjectsShown"]["status"] == "True"
+
+
+async def test_host_that_does_not_say_what_it_has_changes_nothing(rig: Rig) -> None:
+    rig.host.answers[LISTED] = {"metadata": {}, "items": [{}]}
+    await rig.look()
+    rig.put({**aggregation(), "status": rig.host.sent("PATCH")[-1]["status"]})
+    rig.host.answers[LISTED] = MemberUnreachable("busy")
+    await rig.look()
+    assert len(rig.host.sent("PATCH")) == 1
+    assert "HostObjectsShown" in rig.reported()
+
+
+async def test_host_is_asked_once_the_set_is_known(rig: Rig) -> None:
+    rig.registry.on_change(lambda current: rig.host.answers.setdefault(LISTED, {"items": [{}]}))
+    await rig.look()
+    assert rig.reported()["HostObjectsShown"]["reason"] == "Hidden"
+
+
 async def test_selector_that_cannot_be_used_names_the_field(rig: Rig) -> None:
     rig.put(aggregation(clusters={"matchExpressions": [{"key": "a", "operator": "Gt"}]}))
     await rig.look()

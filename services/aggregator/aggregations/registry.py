@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from services.aggregator.aggregations.hidden import HOST_SHOWN, host_shown
 from services.aggregator.aggregations.served import Served, find_served
 from services.aggregator.aggregations.spec import aggregated, canonical
 from services.aggregator.types import HOST, Aggregated
@@ -123,6 +124,7 @@ class Aggregations:
         pending = not fleet_known
         objects = sorted(self._informer.store.values(), key=_age)
         answers = await asyncio.gather(*(self._look(obj, clients) for obj in objects))
+        accepted: list[tuple[str, str, str]] = []
         for obj, served in zip(objects, answers, strict=True):
             name = obj["metadata"]["name"]
             self._served[name] = served
@@ -133,7 +135,7 @@ class Aggregations:
                 unsettled[canonical(spec.get("group", ""), spec["resource"])] = (
                     f"no cluster has said yet what {spec['resource']} are"
                 )
-            await self._report(obj, condition, served)
+            accepted.append(condition)
         self._unsettled = unsettled
         if current != self._current or not self.resolved.is_set():
             self._current = current
@@ -141,7 +143,16 @@ class Aggregations:
             self.resolved.set()
             for listener in self._listeners:
                 listener(self.all())
+        # What waits for the first look does not wait for the host's lists and writes.
+        shown = await asyncio.gather(*(self._host_shown(obj) for obj in objects))
+        for obj, condition, served, host in zip(objects, accepted, answers, shown, strict=True):
+            await self._report(obj, condition, served, host)
         return pending
+
+    async def _host_shown(self, obj: dict[str, Any]) -> tuple[str, str, str] | None:
+        name = obj["metadata"]["name"]
+        one = next((one for one in self._current.values() if one.name == name), None)
+        return None if one is None else await host_shown(self._host, one)
 
     async def _look(self, obj: dict[str, Any], clients: dict[str, KubeClient]) -> Served:
         spec = obj["spec"]
@@ -192,7 +203,10 @@ class Aggregations:
             return "False", "Invalid", str(error)
         return "True", "Accepted", f"{kind} objects of the selected clusters are shown merged"
 
-    async def _report(self, obj: dict[str, Any], accepted: tuple[str, str, str], served: Served) -> None:
+    async def _report(
+        self, obj: dict[str, Any], accepted: tuple[str, str, str], served: Served,
+        host: tuple[str, str, str] | None,
+    ) -> None:  # fmt: skip
         """Write the status when it says something new."""
         where = ", ".join(name or "the host" for name in served.clusters)
         serving = (
@@ -202,7 +216,11 @@ class Aggregations:
         )
         old = {one["type"]: one for one in (obj.get("status") or {}).get("conditions") or []}
         conditions = [_condition(old, "Accepted", *accepted), _condition(old, "Served", *serving)]
-        if conditions == [old.get("Accepted"), old.get("Served")]:
+        if host is not None:
+            conditions.append(_condition(old, HOST_SHOWN, *host))
+        elif HOST_SHOWN in old and accepted[0] == "True":
+            conditions.append(old[HOST_SHOWN])  # the host did not say: what it said before
+        if conditions == (obj.get("status") or {}).get("conditions"):
             return
         name = obj["metadata"]["name"]
         try:
