@@ -55,6 +55,10 @@ class Client:
             raise not_found(resource.resource, name)
         return found
 
+    async def list(self, resource: Resource, namespace: str | None = None, **query: Any) -> Obj:
+        self._say("list", resource, namespace or "")
+        return {"items": [obj for key, obj in self.objects.items() if key[:2] == (resource.key, namespace or "")]}
+
     async def create(self, resource: Resource, namespace: str | None, obj: Obj, **query: Any) -> Obj:
         self._say("create", resource, obj["metadata"]["name"])
         if (resource.key, namespace or "", obj["metadata"]["name"]) in self.objects:

@@ -6,14 +6,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from reconciler_world import Made
+from reconciler_world import Client, Made
 
 from services.common.fleet import Taint
+from services.common.kube.resource import PODS
 from services.reconciler.controllers import leaving, namespaces
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import decide
 from services.reconciler.keys import Key
-from services.reconciler.names import NAMESPACE_FINALIZER, ROUTED, SINK_ORIGIN, Obj
+from services.reconciler.names import CLAIMS, NAMESPACE_FINALIZER, ROUTED, SINK_ORIGIN, Obj
 
 DRAIN = Taint("reclock.dev/maintenance", "NoExecute")
 
@@ -64,6 +65,7 @@ class Leaves:
             self.made.world, Queue(), None, None, worker_lost_timeout=900.0, release=self._release,  # type: ignore[arg-type]
         )  # fmt: skip
         self.east = self.made.member("east")
+        self.member: Client = self.east.client  # type: ignore[assignment]
         self.owned = Owned()
         self.east.owned = self.owned  # type: ignore[assignment]
         self.leave(0)
@@ -168,9 +170,35 @@ async def test_claims_and_their_namespace_stay_and_are_named(leaves: Leaves) -> 
     for kind, key in (("claim", ("ns", "data")), ("namespace", ("", "ns"))):
         meta = {"name": key[1], "namespace": key[0], "uid": kind}
         leaves.east.informers[kind].store[key] = {"metadata": meta}
+    leaves.member.hold(CLAIMS, {"metadata": {"name": "data", "namespace": "ns"}})
     leaves.leave(901)
     assert not await leaves.step()
     assert leaves.released == [("east", ["claim ns/data", "namespace ns"], 2)]
+
+
+async def test_claims_that_a_stateful_set_made_keep_their_namespace_too(leaves: Leaves) -> None:
+    """The member's own controller makes them of the templates: no label says that they are ours."""
+    leaves.east.informers["namespace"].store["", "ns"] = {"metadata": {"name": "ns", "uid": "ns"}}
+    leaves.member.hold(CLAIMS, {"metadata": {"name": "data-db-0", "namespace": "ns"}})
+    leaves.leave(901)
+    assert not await leaves.step()
+    assert not [call for call in leaves.member.calls if call[0].startswith("delete")]
+    assert leaves.released == [("east", ["namespace ns"], 1)]
+
+
+async def test_a_namespace_in_which_others_run_pods_is_left_behind(leaves: Leaves) -> None:
+    leaves.east.informers["namespace"].store["", "ns"] = {"metadata": {"name": "ns", "uid": "ns"}}
+    leaves.member.hold(PODS, {"metadata": {"name": "theirs", "namespace": "ns"}})
+    leaves.leave(901)
+    assert await leaves.step()
+    assert not [call for call in leaves.member.calls if call[0].startswith("delete")]
+    leaves.member.objects.clear()
+    assert await leaves.step()
+    assert leaves.member.calls[-1] == ("delete None", "namespaces", "ns")
+    leaves.member.hold(PODS, {"metadata": {"name": "theirs", "namespace": "ns"}})
+    leaves.leave(1801)
+    assert not await leaves.step()
+    assert leaves.released == [("east", ["namespace ns"], 1)]
 
 
 async def test_most_of_the_fleet_leaving_at_once_is_our_own_fault(leaves: Leaves) -> None:

@@ -9,16 +9,17 @@ drops the member's credentials when told that the member is empty, or of what ha
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 from services.common.errors import StatusError
-from services.common.kube.resource import NAMESPACES
+from services.common.kube.resource import NAMESPACES, PODS, Resource
 from services.reconciler.applier import deadline
 from services.reconciler.controllers import garbage
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.keys import Key
 from services.reconciler.member_cache import MemberCache
-from services.reconciler.names import COPIED, NAMESPACE
+from services.reconciler.names import CLAIMS, COPIED, NAMESPACE
 from services.reconciler.objects import deleting, is_true, name_of, uid
 from services.reconciler.workload_spec import placed
 from services.reconciler.world import World
@@ -98,12 +99,23 @@ async def _is_empty(context: Context, member: MemberCache) -> bool:
             await member.owned.remove_routed(resource, obj)
     if any(member.informers[kind].store for kind in COPIED):
         return False
+    keep = set()
     for namespace in member.copies(NAMESPACE):
         name = name_of(namespace)[1]
-        if not deleting(namespace) and not _has_claims(member, name):
-            async with deadline(member):
+        if deleting(namespace):
+            continue
+        async with deadline(member):
+            if await _has_any(member, CLAIMS, name):
+                keep.add(name)
+            # Pods that are there still end in a moment, or are somebody else's, which are not ours to delete.
+            elif not await _has_any(member, PODS, name):
                 await _delete_namespace(member, name, uid(namespace))
-    return not routed and not _ours(member, with_claims=False)
+    return not routed and not _ours(member, keep)
+
+
+async def _has_any(member: MemberCache, resource: Resource, namespace: str) -> bool:
+    """Whether anybody's object of the type is there: the claims of a StatefulSet's templates carry no label of ours."""
+    return bool((await member.client.list(resource, namespace, limit=1))["items"])
 
 
 async def _delete_namespace(member: MemberCache, name: str, wanted: str) -> None:
@@ -114,16 +126,11 @@ async def _delete_namespace(member: MemberCache, name: str, wanted: str) -> None
             raise
 
 
-def _has_claims(member: MemberCache, namespace: str) -> bool:
-    return any(key[0] == namespace for key in member.informers["claim"].store)
-
-
-def _ours(member: MemberCache, *, with_claims: bool = True) -> list[str]:
-    """`kind namespace/name` of everything of ours, or of all but claims and the namespaces that they are in."""
+def _ours(member: MemberCache, keep: Collection[str] | None = None) -> list[str]:
+    """`kind namespace/name` of everything of ours, or of all but claims and the namespaces `keep`."""
     found = []
     for kind, informer in member.informers.items():
         for namespace, name in informer.store:
-            keeps = kind == "claim" or (kind == NAMESPACE and _has_claims(member, name))
-            if with_claims or not keeps:
+            if keep is None or not (kind == "claim" or (kind == NAMESPACE and name in keep)):
                 found.append(f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}")
     return sorted(found)
