@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
@@ -30,27 +31,38 @@ class HostOwners:
         self._gone = gone
         self._resources: dict[tuple[str, str], Resource] = {}
         self._informers: dict[tuple[str, str], Informer] = {}
+        self._running: dict[tuple[str, str], list[asyncio.Task[None]]] = {}
         self._orphaned: dict[str, None] = {}
 
     async def resource(self, api_version: str, kind: str) -> Resource | None:
-        """The host's resource of a kind; None where the host does not serve it."""
+        """The host's resource of a kind; in another version where that one has ended, None where it serves none."""
         found = self._resources.get((api_version, kind))
         if found is not None:
             return found
         group, _, version = api_version.rpartition("/")
+        found = await self._served(group, version, kind)
+        if found is None and group:
+            for entry in (await self._document(f"/apis/{group}")).get("versions") or []:
+                found = found or await self._served(group, entry["version"], kind)
+        if found is not None:
+            self._resources[api_version, kind] = found
+        return found
+
+    async def _served(self, group: str, version: str, kind: str) -> Resource | None:
+        served = await self._document(f"/apis/{group}/{version}" if group else f"/api/{version}")
+        for entry in served.get("resources") or []:
+            if entry["kind"] == kind and "/" not in entry["name"]:
+                return Resource(group, version, entry["name"], kind, bool(entry["namespaced"]))
+        return None
+
+    async def _document(self, path: str) -> dict[str, Any]:
+        """A discovery document; {} for 404."""
         try:
-            path = f"/apis/{api_version}" if group else f"/api/{version}"
-            served = (await self._client.request("GET", path, timeout=10)).json()
+            return dict((await self._client.request("GET", path, timeout=10)).json())
         except StatusError as error:
             if error.code != 404:
                 raise
-            return None
-        for entry in served.get("resources") or []:
-            if entry["kind"] == kind and "/" not in entry["name"]:
-                found = Resource(group, version, entry["name"], kind, bool(entry["namespaced"]))
-                self._resources[api_version, kind] = found
-                return found
-        return None
+            return {}
 
     async def state(self, owner: Owner, namespace: str) -> State:
         """Whether an owner is there. `orphaned`: its deletion asked to leave what it owns. O(1) once followed."""
@@ -76,6 +88,10 @@ class HostOwners:
         except StatusError as error:
             if error.code != 404:
                 raise
+            if not (error.details or {}).get("name"):
+                # Not the object is missing but its path: the version may have ended, and the object be there in another.
+                self._unfollow(owner)
+                return "unknown"
             return "gone"
         return self._going(there) if uid(there) == owner.uid else "gone"
 
@@ -95,9 +111,19 @@ class HostOwners:
                 self._client, resource, metadata_only=True, handler=self._handle
             )
             self._informers[key] = informer
-            self._tasks.spawn(informer.run(), f"owners {resource.key}", root=True)
-            self._tasks.spawn(self._when_synced(informer), f"owners synced {resource.key}")
+            self._running[key] = [
+                self._tasks.spawn(informer.run(), f"owners {resource.key}", root=True),
+                self._tasks.spawn(self._when_synced(informer), f"owners synced {resource.key}"),
+            ]
         return self._informers[key]
+
+    def _unfollow(self, owner: Owner) -> None:
+        """Look the kind up anew when it is asked about next."""
+        key = (owner.api_version, owner.kind)
+        self._resources.pop(key, None)
+        self._informers.pop(key, None)
+        for task in self._running.pop(key, ()):
+            task.cancel()
 
     async def _when_synced(self, informer: Informer) -> None:
         await informer.synced.wait()
