@@ -65,6 +65,9 @@ class OneMember:
     def unsettled(self, group: str, resource: str) -> str | None:
         return None
 
+    def warning(self, one: Aggregated) -> str | None:
+        return None
+
     def lookup(self, group: str, resource: str) -> Aggregated | None:
         return self.aggregated.get((group, resource))
 

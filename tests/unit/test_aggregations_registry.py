@@ -168,6 +168,29 @@ async def test_objects_of_the_host_that_nobody_sees_are_told_of(rig: Rig) -> Non
     assert rig.reported()["HostObjectsShown"]["status"] == "True"
 
 
+async def test_who_lists_a_type_of_which_some_are_hidden_is_warned(rig: Rig) -> None:
+    rig.host.answers[LISTED] = {"metadata": {}, "items": [{}]}
+    await rig.look()
+    found = rig.registry.lookup("example.com", "widgets")
+    assert found is not None and "'widgets' has no includeHost" in str(rig.registry.warning(found))
+    rig.host.answers[LISTED] = MemberUnreachable("busy")
+    await rig.look()
+    assert rig.registry.warning(found), "the host did not say otherwise"
+    rig.host.answers[LISTED] = {"metadata": {}, "items": []}
+    await rig.look()
+    assert rig.registry.warning(found) is None
+
+
+async def test_pods_of_the_host_are_no_news_to_who_lists_pods(rig: Rig) -> None:
+    rig.registry._informer.store.clear()
+    rig.put(aggregation("pods", group="", resource="pods", kind="Pod", scope="Namespaced"))
+    rig.host.answers[("GET", "/api/v1/pods")] = {"metadata": {}, "items": [{}]}
+    await rig.look()
+    found = rig.registry.lookup("", "pods")
+    assert found is not None and rig.registry.warning(found) is None
+    assert rig.reported()["HostObjectsShown"]["status"] == "False"
+
+
 async def test_host_that_does_not_say_what_it_has_changes_nothing(rig: Rig) -> None:
     rig.host.answers[LISTED] = {"metadata": {}, "items": [{}]}
     await rig.look()

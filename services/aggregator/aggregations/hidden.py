@@ -41,6 +41,11 @@ async def host_shown(host: KubeClient, one: Aggregated) -> tuple[str, str, str] 
     )
 
 
+def is_custom(group: str) -> bool:
+    """Whether a group is none of Kubernetes' own: those have no dot, or end in k8s.io."""
+    return "." in group and not group.endswith(".k8s.io")
+
+
 def _count(found: Any) -> int:
     """Objects in all, by a list of the first of them."""
     if not isinstance(found, dict):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from services.aggregator.aggregations.hidden import HOST_SHOWN, host_shown
+from services.aggregator.aggregations.hidden import HOST_SHOWN, host_shown, is_custom
 from services.aggregator.aggregations.served import Served, find_served
 from services.aggregator.aggregations.spec import aggregated, canonical
 from services.aggregator.types import HOST, Aggregated
@@ -41,6 +41,7 @@ class Aggregations:
         self._listeners: list[Callable[[Sequence[Aggregated]], None]] = []
         self._unsettled: dict[tuple[str, str], str] = {}
         self._served: dict[str, Served] = {}
+        self._hiding: dict[str, bool] = {}  # by name: the host had objects that are not shown, at the last look
         self.resolved = asyncio.Event()  # the first complete look is done
         fleet.subscribe(self)
 
@@ -68,6 +69,12 @@ class Aggregations:
         """Names of the clusters that served the type at the last look."""
         served = self._served.get(one.name)
         return list(served.clusters) if served else []
+
+    def warning(self, one: Aggregated) -> str | None:
+        """What who lists a custom type should know; of Kubernetes' own the host's are its machinery, and no news."""
+        if not self._hiding.get(one.name) or not is_custom(one.group):
+            return None
+        return f"{one.resource} of the host are not shown: APIAggregation {one.name!r} has no includeHost"
 
     def on_change(self, listener: Callable[[Sequence[Aggregated]], None]) -> None:
         """Call `listener` with the whole set, now and after each change."""
@@ -152,7 +159,13 @@ class Aggregations:
     async def _host_shown(self, obj: dict[str, Any]) -> tuple[str, str, str] | None:
         name = obj["metadata"]["name"]
         one = next((one for one in self._current.values() if one.name == name), None)
-        return None if one is None else await host_shown(self._host, one)
+        if one is None:
+            self._hiding.pop(name, None)
+            return None
+        shown = await host_shown(self._host, one)
+        if shown is not None:
+            self._hiding[name] = shown[0] == "False"
+        return shown
 
     async def _look(self, obj: dict[str, Any], clients: dict[str, KubeClient]) -> Served:
         spec = obj["spec"]

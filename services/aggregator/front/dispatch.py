@@ -182,6 +182,8 @@ class Dispatch:
             if is_watch_prefix(call.info.path):
                 _as_query(call)
             return await self._reads.watch(call, aggregated)
+        if verb == "list" and (text := self._aggregations.warning(aggregated)):
+            call.warnings.append(text)
         return await (self._reads.get if verb == "get" else self._reads.list)(call, aggregated)
 
     async def _version_markers(self, call: Call) -> web.StreamResponse:
