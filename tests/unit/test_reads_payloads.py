@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from reads_fake import PODS, FakeClock
 
 from _fastpath.marker import DIFF, EVENT, Marker
+from _fastpath.splice import scan_frame
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.state import Change
+from services.aggregator.clock.tap import Tap
 from services.aggregator.reads import payload_feed
-from services.aggregator.reads.member_stream import Payload, StreamOptions
+from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
 from services.aggregator.reads.payload_feed import PayloadFeed
 from services.aggregator.reads.table import Columns
 
@@ -104,3 +107,25 @@ async def test_a_deletion_that_a_list_implies_does_not_take_the_next_objects_pay
     gone = Marker("west", "uid/0", "default", "a", "the old", 50, {}, deleted=True, kind=DIFF)
     assert feed.find(gone) is None
     assert feed.find(Marker("west", "uid/0", "default", "a", "the next", 50, {}, kind=DIFF)) is payload
+
+
+async def test_a_stream_goes_on_by_the_clocks_feed_when_that_watches_again() -> None:
+    """A feed watches again right before the last version that it saw: what lies between two versions is nothing."""
+    tap = Tap()
+    stream = MemberStream(
+        "west", "uid/0", SimpleNamespace(), OPTIONS, Columns(), start=5, keep=lambda payload, listed: False,  # type: ignore[arg-type]
+        pause=lambda one: None, tap=tap,
+    )  # fmt: skip
+    try:
+        tap.opened("uid/0", 5)
+        await asyncio.sleep(0)
+        for version in (10, 20):
+            frame = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"%d"}}}' % version
+            tap.passed(frame, *scan_frame(frame), version)
+        assert stream.seen == 20
+        tap.closed()
+        await asyncio.sleep(0)
+        tap.opened("uid/0", 19)
+        assert stream in tap._attached
+    finally:
+        await stream.close()

@@ -339,7 +339,8 @@ class MemberStream:
 
     def _passed(self, version: int, *, bookmark: bool = False) -> None:
         if version > self.seen:
-            self._resume = version if bookmark else self.seen
+            # As the clock's positions: where its feed watches again from there, this stream can join it.
+            self._resume = version if bookmark else version - 1
             self.seen = version
             self._wake_passed()
         elif bookmark and version == self.seen:
