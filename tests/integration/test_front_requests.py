@@ -388,6 +388,23 @@ async def test_creates_of_what_nobody_acts_on_come_with_a_warning(served: Served
     assert "Warning" not in answer.headers
 
 
+async def test_a_load_balancer_is_stored_whole_and_with_a_warning(served: Served) -> None:
+    path, body = "/api/v1/namespaces/a/services", b'{"spec":{"type":"LoadBalancer"}}'
+    code, stored, answer = await served.ask("POST", path, data=body)
+    assert (code, stored["body"]) == (200, body.decode()), "what was looked at is passed on as well"
+    assert "<pending>" in answer.headers["Warning"]
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield body
+
+    url, headers = f"http://127.0.0.1:{served.port}{path}", {"Authorization": "Bearer alice-token"}
+    async with served.session.post(url, data=chunks(), headers=headers) as answer:
+        assert (await answer.json())["body"] == body.decode(), "a stream is not looked at: it passes once"
+        assert "Warning" not in answer.headers
+    _, _, answer = await served.ask("POST", path, data=b'{"spec":{"type":"ClusterIP"}}')
+    assert "Warning" not in answer.headers
+
+
 async def test_the_deprecated_watch_path_becomes_a_query(served: Served) -> None:
     await served.ask("GET", "/api/v1/watch/namespaces/a/pods/web?resourceVersion=5", token="root-token")
     call = served.member.calls[-1]
