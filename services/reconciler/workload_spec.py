@@ -70,7 +70,8 @@ def _largest(into: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, str]:
     """What one pod asks of a node, as Kubernetes' scheduler counts it.
 
-    Containers and sidecars run together; an ordinary init container runs with the sidecars before it.
+    Containers and sidecars run together; an ordinary init container runs with the sidecars before it. Requests of
+    the pod itself (KEP-2837) win where they are set.
     """
     running: dict[str, Decimal] = {}
     sidecars: dict[str, Decimal] = {}
@@ -87,6 +88,8 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, str]:
             _largest(starting, amounts)
     _add(running, sidecars)
     _largest(running, starting)
+    own = (spec.get("resources") or {}).get("requests") or {}
+    running.update({name: quantity(value) for name, value in own.items()})
     _add(running, {name: quantity(value) for name, value in (spec.get("overhead") or {}).items()})
     return {name: render(amount) for name, amount in sorted(running.items())}
 
