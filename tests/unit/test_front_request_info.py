@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.aggregator.front import request_info
 from services.aggregator.front.request_info import MalformedPath, is_watch_prefix, parse
 
 
@@ -87,3 +88,11 @@ def test_watch_prefix() -> None:
     assert is_watch_prefix("/api/v1/watch/pods")
     assert is_watch_prefix("/apis/apps/v1/watch/namespaces/a/controllerrevisions")
     assert not is_watch_prefix("/api/v1/namespaces/watch/pods")
+
+
+def test_what_anybody_may_send_is_not_kept_at_any_length() -> None:
+    """Paths are taken apart before it is known who asks."""
+    for size, kept in ((100, True), (60_000, False)):
+        path = f"/api/v1/namespaces/a/pods/{'x' * size}"
+        assert parse("GET", path, "").name == "x" * size
+        assert (path in request_info._places) is kept

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from services.aggregator.reads.fields import KNOWN, check_fields, value_of
 from services.aggregator.reads.frames import Frames, with_type
 from services.aggregator.reads.merge import Merge
-from services.aggregator.reads.negotiate import Negotiated, negotiate, prefers_protobuf
+from services.aggregator.reads.negotiate import Negotiated, _kept, negotiate, prefers_protobuf
 from services.aggregator.reads.respond import accepts_gzip
 from services.aggregator.reads.selectors import parse_fields
 from services.aggregator.reads.table import Columns, columns_in
@@ -287,3 +287,12 @@ def test_elements_of_typed_lists_get_their_type() -> None:
     assert json.loads(with_type(b'{"metadata":{}}', "Pod", "v1")) == {"kind": "Pod", "apiVersion": "v1", "metadata": {}}
     whole = b'{"kind":"Pod","apiVersion":"v1","metadata":{}}'
     assert with_type(whole, "Other", "v2") is whole
+
+
+def test_long_accept_headers_are_read_and_not_kept() -> None:
+    """They are read for errors too, before it is known who asks; each clause takes some hundred bytes."""
+    before = _kept.cache_info().currsize
+    long = ",".join(["a/b"] * 2000) + ",application/vnd.kubernetes.protobuf"
+    assert prefers_protobuf(long) and _kept.cache_info().currsize == before
+    assert negotiate(f"{long},application/json").kind == "object"
+    assert _kept.cache_info().currsize == before

@@ -15,6 +15,7 @@ from services.aggregator.types import RequestInfo, Verb
 NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 _VERBS = {"POST": "create", "GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _CACHE_LIMIT = 4096
+_LONGEST_KEPT = 512  # paths of objects are shorter; anybody may send others, of 64 KiB
 
 
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -60,7 +61,8 @@ def parse(method: str, raw_path: str, query_string: str) -> RequestInfo:
         place = _parse_path(unquote(raw_path) if "%" in raw_path else raw_path)
         if len(_places) >= _CACHE_LIMIT:
             _places.clear()
-        _places[raw_path] = place
+        if len(raw_path) <= _LONGEST_KEPT:
+            _places[raw_path] = place
     if not place.is_resource:
         return RequestInfo(cast(Verb, method.lower()), place.path, False, cluster=place.cluster)
     verb = place.prefix_verb or _VERBS.get(method, "")

@@ -53,6 +53,10 @@ class Negotiated:
         return self.content_type
 
 
+KEPT = 1024
+"""Longest header that is remembered, taken apart. Anybody may send others, of 64 KiB and 16,000 clauses each."""
+
+
 @dataclass(frozen=True, slots=True)
 class Clause:
     """One alternative of an `Accept` header."""
@@ -68,9 +72,12 @@ class Clause:
         return (self.type in (kind, "*")) and (self.subtype in (subtype, "*"))
 
 
-@lru_cache(maxsize=1024)
 def parse_accept(header: str) -> tuple[Clause, ...]:
     """The clauses, the preferred first; unreadable ones are left out (as goautoneg does)."""
+    return _kept(header) if len(header) <= KEPT else _clauses(header)
+
+
+def _clauses(header: str) -> tuple[Clause, ...]:
     clauses = []
     for part in header.split(","):
         media, *raw = (piece.strip() for piece in part.split(";"))
@@ -90,6 +97,9 @@ def parse_accept(header: str) -> tuple[Clause, ...]:
     # goautoneg: quality first, then the more exact type; equal ones keep their order.
     clauses.sort(key=lambda c: (-c.quality, c.type == "*", c.subtype == "*"))
     return tuple(clauses)
+
+
+_kept = lru_cache(maxsize=1024)(_clauses)
 
 
 def quality_of(text: str) -> float:
@@ -144,7 +154,6 @@ def refused() -> StatusError:
     return not_acceptable(f"only the following media types are accepted: {JSON_TYPE}, {PROTOBUF_TYPE}")
 
 
-@lru_cache(maxsize=1024)
 def prefers_protobuf(header: str) -> bool:
     """Is a Status to be written in protobuf? As Kubernetes does: every type has one, so the first that fits counts."""
     for clause in parse_accept(header):
