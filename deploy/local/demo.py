@@ -58,13 +58,12 @@ say = printer("demo")
 
 def choose_engine(settings: Settings, say: Say) -> Settings:
     """The settings with an engine in them; says which it is, and how to get the other. Raises FleetFailed."""
-    if settings.engine == KUBE:
-        ensure_binaries()
     engine = settings.engine or default_engine()
     if engine == KUBE:
+        ensure_binaries()
         say("engine: kube (real Kubernetes); ENGINE=sim runs on simulated clusters")
     else:
-        say("engine: sim (simulated clusters); for real Kubernetes: ENGINE=kube, which builds it first (minutes, once)")
+        say("engine: sim (simulated clusters); for real Kubernetes: Go >= 1.24 on PATH, or ENGINE=kube, which fetches one")
     return replace(settings, engine=engine)
 
 
@@ -73,7 +72,10 @@ def ensure_binaries() -> None:
     try:
         Binaries.find()
     except BinariesMissing as missing:
-        say(f"engine kube: building {', '.join(missing.names)} first")
+        say(
+            f"engine kube: building {', '.join(missing.names)} first, some minutes, once "
+            "(Ctrl-C and ENGINE=sim: simulated clusters at once)"
+        )
         done = subprocess.run([sys.executable, "-m", "deploy.local.build"], cwd=_CHECKOUT)
         if done.returncode != 0:
             raise FleetFailed("the Kubernetes binaries could not be built (reason above)") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deploy.local.binaries import Binaries, BinariesMissing, lookup
 from deploy.local.errors import FleetFailed
+from deploy.local.gotool import MINIMUM, go_version
 from deploy.local.kube import KubeEngine
 from deploy.local.layout import Layout
 from deploy.local.plane import Engine
@@ -30,11 +31,12 @@ class EtcdMissing(FleetFailed):
 
 
 def default_engine(environ: Mapping[str, str] = os.environ) -> str:
-    """kube when all of its binaries are found, else sim."""
+    """kube when all of its binaries are found or the Go on PATH can build them, else sim."""
     try:
         Binaries.find(environ)
     except BinariesMissing:
-        return SIM
+        go = shutil.which("go", path=environ.get("PATH", ""))
+        return KUBE if go and (go_version(go) or (0, 0)) >= MINIMUM else SIM
     return KUBE
 
 

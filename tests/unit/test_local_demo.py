@@ -12,6 +12,7 @@ import yaml
 from deploy.local import ctl, demo
 from deploy.local.commands import HOST_CONTROLLERS
 from deploy.local.control import ask
+from deploy.local.engines import default_engine
 from deploy.local.errors import FleetFailed
 from deploy.local.layout import DirectoryInUse, Layout
 from deploy.local.nodes import STAGES_DIR, PodLog, node, write_kwok_config
@@ -57,8 +58,20 @@ def test_the_demo_takes_the_engine_that_is_there_and_says_so(
     asked: str, there: bool, engine: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "default_engine", lambda: "kube" if there else "sim")
+    monkeypatch.setattr(demo, "ensure_binaries", lambda: None)
     assert demo.choose_engine(Settings.read({"ENGINE": asked}), print).engine == engine
     assert f"engine: {engine} (" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("go", "engine"), [("go1.26.1", "kube"), ("go1.19.8", "sim"), ("", "sim")])
+def test_missing_binaries_are_built_where_go_can_and_simulated_elsewhere(
+    go: str, engine: str, tmp_path: Path
+) -> None:
+    if go:
+        (tmp_path / "go").write_text(f"#!/bin/sh\necho {go}\n")
+        (tmp_path / "go").chmod(0o755)
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    assert default_engine(environment) == engine
 
 
 def test_a_directory_is_claimed_by_one_fleet_and_left_as_it_was(tmp_path: Path) -> None:
