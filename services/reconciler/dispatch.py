@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 from prometheus_client import Counter, Histogram
 
@@ -32,6 +33,8 @@ RECONCILES = Counter(
     "reclock_reconciler_reconciles_total", "Reconciles by kind and outcome", ["kind", "outcome"]
 )
 SECONDS = Histogram("reclock_reconciler_seconds", "Duration of reconciles", ["kind"])
+INVALID_PAUSE = 0.05
+"""Seconds until it is looked again whether this replica may work."""
 WARN_AFTER = 5
 """Failures of one key in a row before its errors are warnings."""
 
@@ -39,8 +42,12 @@ WARN_AFTER = 5
 class Dispatcher:
     """Runs reconciles; `work` is one worker."""
 
-    def __init__(self, context: Context, queue: FairQueue, host_owners: HostOwners) -> None:
+    def __init__(
+        self, context: Context, queue: FairQueue, host_owners: HostOwners, valid: Callable[[], bool] = lambda: True
+    ) -> None:
         self._context = context
+        self._valid = valid
+        """Whether this replica has the host for sure; asked before each reconcile."""
         self._queue = queue
         self._host_owners = host_owners
 
@@ -52,7 +59,12 @@ class Dispatcher:
             except ShutDown:
                 return
             try:
-                await self._one(item)
+                if self._valid():
+                    await self._one(item)
+                else:
+                    # This process did not run, or etcd is away: another replica may have the host, and we an old picture.
+                    self._queue.add(item.cluster, item.key, item.priority)
+                    await asyncio.sleep(INVALID_PAUSE)
             except asyncio.CancelledError:
                 # Not ended: whoever works next has to run it again.
                 self._queue.add(item.cluster, item.key, item.priority)

@@ -129,7 +129,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         await self.fleet.synced.wait()
         self.work.fleet_known()
         router.started = True
-        dispatcher = Dispatcher(context, self.queue, owners)
+        dispatcher = Dispatcher(context, self.queue, owners, lambda: hub.valid())
         self.tasks.spawn(self._lead(hub, dispatcher, fleet_id), "lead", root=True)
 
     async def _lead(self, hub: Hub, dispatcher: Dispatcher, fleet_id: str) -> None:
