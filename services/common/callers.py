@@ -17,6 +17,7 @@ AGGREGATOR, RECONCILER, SCHEDULER, DISCOVERY = (
     "reclock-aggregator", "reclock-reconciler", "reclock-scheduler", "reclock-discovery",
 )  # fmt: skip
 _DISCOVERY = "reclock.discovery.v1.DiscoveryService"
+_CLOCK = "reclock.aggregator.v1.ClockService"
 _PROVIDER = "reclock.discovery.v1.ClusterProviderService"
 _PLACEMENT = "reclock.scheduler.v1.PlacementService"
 _ADMISSION = "reclock.scheduler.v1.AdmissionService"
@@ -49,10 +50,13 @@ NEEDS: dict[str, dict[str, frozenset[str]]] = {
 """Service -> what it calls of the others; all else is refused to it."""
 INTERNAL: dict[str, frozenset[str]] = {
     f"/{_DISCOVERY}/ReleaseCluster": frozenset({RECONCILER}),
+    # Not for every worker that has a certificate: the front offers both, under the host's RBAC and with a line of audit.
+    f"/{_DISCOVERY}/ForgetCluster": frozenset({AGGREGATOR}),
+    f"/{_CLOCK}/RebuildMarkers": frozenset({AGGREGATOR}),
     **{f"/{_PEERS}/{rpc}": frozenset({RECONCILER}) for rpc in NEEDS[RECONCILER][_PEERS]},
     **{f"/{_ADMISSION}/{rpc}": frozenset({SCHEDULER}) for rpc in NEEDS[SCHEDULER][_ADMISSION]},
 }
-"""What is between services only: a wrong call here loses work, or runs it twice."""
+"""What is between services only: a wrong call here loses work, runs it twice, or makes every client list anew."""
 OPEN = ("/grpc.health.", "/grpc.reflection.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from reclock.aggregator.v1 import aggregator_pb2
 from reclock.discovery.v1 import discovery_pb2
 from reclock.reconciler.v1 import peer_pb2, reconciler_pb2
 from reclock.scheduler.v1 import scheduler_pb2
@@ -12,7 +13,7 @@ from services.common.callers import INTERNAL, NEEDS, refusal
 
 def rpcs() -> set[tuple[str, str]]:
     found = set()
-    for module in (discovery_pb2, peer_pb2, reconciler_pb2, scheduler_pb2):
+    for module in (aggregator_pb2, discovery_pb2, peer_pb2, reconciler_pb2, scheduler_pb2):
         for service in module.DESCRIPTOR.services_by_name.values():
             found |= {(service.full_name, method.name) for method in service.methods}
     return found
@@ -32,6 +33,10 @@ def test_the_tables_name_rpcs_that_exist_and_all_of_the_admission_service() -> N
     ({"reclock-aggregator"}, "/reclock.discovery.v1.DiscoveryService/RegisterCluster", True),
     ({"reclock-reconciler", "x"}, "/reclock.discovery.v1.DiscoveryService/ReleaseCluster", False),
     ({"someone"}, "/reclock.discovery.v1.DiscoveryService/ReleaseCluster", True),
+    ({"someone"}, "/reclock.discovery.v1.DiscoveryService/ForgetCluster", True),
+    ({"reclock-aggregator"}, "/reclock.discovery.v1.DiscoveryService/ForgetCluster", False),
+    ({"someone"}, "/reclock.aggregator.v1.ClockService/RebuildMarkers", True),
+    ({"someone"}, "/reclock.aggregator.v1.ClockService/Stats", False),
     (set(), "/reclock.scheduler.v1.AdmissionService/Heartbeat", True),
     ({"reclock-scheduler"}, "/reclock.scheduler.v1.AdmissionService/Heartbeat", False),
     ({"someone"}, "/reclock.scheduler.v1.PlacementService/Explain", False),
