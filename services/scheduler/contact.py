@@ -90,11 +90,15 @@ class Contact:
         """Whether there is contact now."""
         return self.last is not None and self._now() < self.last + self.fence_after
 
+    def after(self, owner: OwnerKey) -> float:
+        """Seconds without contact after which the copy of that owner is stopped: half of the manager's patience."""
+        return self.exceptions.get(owner, self.fence_after)
+
     def is_due(self, owner: OwnerKey) -> bool:
         """Whether the copy of that owner must not run any more."""
         if self.last is None:
             return False
-        after = self.exceptions.get(owner, self.fence_after)
+        after = self.after(owner)
         # A worker that has just started gives the manager a moment, but none that the manager does not wait.
         grace = min(self._started + GRACE, self.last + 1.5 * after)
         return self._now() >= max(self.last + after, grace)

@@ -134,7 +134,7 @@ class Fence:
                 log.warning("%s %s/%s is fenced: no contact with the manager", kind, meta["namespace"], meta["name"])
                 await self._say(kind, fresh, "Fenced", "stopped: the manager is out of contact, it may run elsewhere soon")
             if kind == "StatefulSet":
-                await self._delete_pods(fresh)
+                await self._delete_pods(fresh, max(1, int(self.contact.after(_owner(kind, fresh)) / 2)))
             self._held[meta["uid"]] = fresh["metadata"]["generation"]
         except StatusError as error:
             if error.code not in (404, 409):
@@ -147,8 +147,11 @@ class Fence:
             resource, meta["namespace"], meta["name"], body, MERGE, fieldManager=MANAGER
         )
 
-    async def _delete_pods(self, owner: Obj) -> None:
-        """All at once: one after another, as a scale-down does it, could outlast the manager's patience."""
+    async def _delete_pods(self, owner: Obj, limit: int) -> None:
+        """All at once: one after another, as a scale-down does it, could outlast the manager's patience.
+
+        So could pods with a long grace period: they get `limit` seconds at most.
+        """
         labels = (owner["spec"].get("selector") or {}).get("matchLabels") or {}
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
         namespace = owner["metadata"]["namespace"]
@@ -157,7 +160,8 @@ class Fence:
             meta = pod["metadata"]
             mine = any(ref["uid"] == owner["metadata"]["uid"] for ref in meta.get("ownerReferences") or ())
             if mine and "deletionTimestamp" not in meta:
-                await self._client.delete(PODS, namespace, meta["name"], uid=meta["uid"])
+                long = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", 0) > limit
+                await self._client.delete(PODS, namespace, meta["name"], uid=meta["uid"], grace=limit if long else None)
 
     # Lifting.
 

@@ -30,6 +30,7 @@ class Api:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.refuse: StatusError | None = None
+        self.graces: dict[str, Any] = {}
         self._version = 0
 
     def put(self, resource: Resource, obj: Obj) -> Obj:
@@ -80,6 +81,7 @@ class Api:
         return self.put(resource, stored)
 
     async def delete(self, resource: Resource, namespace: str, name: str, **query: Any) -> None:
+        self.graces[name] = query.get("grace")
         del self.objects[resource.key, namespace, name]
 
 
@@ -255,6 +257,19 @@ async def test_copies_are_stopped_not_removed_and_only_ours_that_must_not_run_tw
     await one.round()
     assert one.at("StatefulSet", "db")["spec"]["replicas"] == 0
     assert one.at("StatefulSet", "db")["metadata"]["annotations"][BEFORE] == "3"
+
+
+async def test_no_grace_period_outlasts_the_managers_patience() -> None:
+    one = Guarded()
+    one.copy("StatefulSet", "db", replicas=2, selector={"matchLabels": {"app": "db"}})
+    for name, grace in (("db-0", 30), ("db-1", 3600)):
+        meta = {"name": name, "namespace": "ns", "ownerReferences": [{"uid": "uid-db"}]}
+        one.api.put(Resource("", "v1", "pods", "Pod"), {"metadata": meta, "spec": {"terminationGracePeriodSeconds": grace}})
+    one.see()
+    await one.contact()
+    one.boot.seconds += 451
+    await one.round()
+    assert one.api.graces == {"db-0": None, "db-1": 225}
 
 
 async def test_the_fence_is_lifted_by_confirmation_in_contact_only() -> None:

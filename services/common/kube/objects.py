@@ -114,11 +114,14 @@ class ObjectApi:
     async def delete(
         self, res: Resource, ns: str | None, name: str, *,
         propagation: str | None = None, uid: str | None = None, resource_version: str | None = None,
+        grace: int | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Delete; `uid` and `resource_version` are preconditions (409 when they do not hold)."""
+        """Delete; `uid` and `resource_version` are preconditions (409 when they do not hold), `grace` seconds."""
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if propagation:
             options["propagationPolicy"] = propagation
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
         if uid or resource_version:
             pairs = {"uid": uid, "resourceVersion": resource_version}
             options["preconditions"] = {key: value for key, value in pairs.items() if value}
