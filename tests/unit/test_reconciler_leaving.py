@@ -166,6 +166,14 @@ async def test_a_member_that_cannot_be_asked_is_waited_for_then_left_behind(leav
     assert leaves.released == [("east", ["configmap ns/settings"], 1)]
 
 
+async def test_of_a_member_that_was_never_read_it_is_not_said_that_nothing_is_left(leaves: Leaves) -> None:
+    leaves.east.informers["job"].synced.clear()
+    leaves.east.member.reachable = False
+    leaves.leave(901)
+    assert not await leaves.step()
+    assert leaves.released == [("east", [leaving.UNREAD], 1)]
+
+
 async def test_claims_and_their_namespace_stay_and_are_named(leaves: Leaves) -> None:
     for kind, key in (("claim", ("ns", "data")), ("namespace", ("", "ns"))):
         meta = {"name": key[1], "namespace": key[0], "uid": kind}

@@ -30,6 +30,7 @@ KIND = "leaving"
 KEY = Key(KIND, "", "all")
 CHECK = 2.0
 MAINTENANCE = "reclock.dev/maintenance"
+UNREAD = "what else is there is not known: it could not be read"
 NAMED = 20
 """Objects left behind that are named; of more only their number is told."""
 
@@ -54,7 +55,7 @@ async def reconcile(context: Context, member: MemberCache) -> None:
             raise Again(CHECK)
     elif not _is_given_up(member, since, now, wait):
         raise Again(CHECK)
-    left = _ours(member)
+    left = _ours(member) if member.synced else [*_ours(member), UNREAD]
     await context.release(member.name, since, left[:NAMED], len(left))
     log.warning("%s: released, %d objects are left behind there", member.name, len(left))
 
