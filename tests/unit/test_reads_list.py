@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from reads_fake import Fleet, fleet_of, pod, status
 
-from services.aggregator.reads.tokens import Token, TokenCodec
+from services.aggregator.clock.view import Snapshot
+from services.aggregator.reads.tokens import Token, TokenCodec, scope_of, short
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -477,3 +478,27 @@ async def test_a_resource_in_two_groups_is_asked_for_as_the_client_did(fleet: Fl
     assert _served(call, events).at().path("default") == "/apis/events.k8s.io/v1/namespaces/default/events"
     await fleet.get("/api/v1/pods")
     assert _served(fleet.calls[-1], events) is events  # another resource's call
+
+
+async def test_a_page_that_follows_one_of_a_replica_ahead_waits_for_the_log(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that its objects have no markers here yet, and the client would be told to list anew."""
+    fleet.write("east", pod("a"))
+    fleet.write("west", pod("b"))
+    late = fleet.write("east", pod("c"), log=False)
+    clock, wanted = fleet.clock, fleet.clock.state.fleet(fleet.clock.revision + 1)
+    positions = {"east": int(late["metadata"]["resourceVersion"]), "west": clock.state.positions["west"].read}
+    walk = Token(scope_of("pods", "", "", ""), "default/a", wanted, {
+        cluster: (short(f"{cluster}-uid/0"), read) for cluster, read in positions.items()
+    })  # fmt: skip
+    real = clock.snapshot
+
+    async def behind(*, linearizable: bool = True, minimum: int = 0, timeout: float = 10) -> Snapshot:
+        if minimum == wanted:
+            clock.log("east", late)
+        return await real(linearizable=linearizable, minimum=minimum, timeout=timeout)
+
+    monkeypatch.setattr(clock, "snapshot", behind)
+    code, body = await fleet.get(f"/api/v1/pods?limit=5&continue={TokenCodec('fleet', b'secret').encode(walk)}")
+    assert (code, names(body)) == (200, ["default/b", "default/c"])

@@ -116,6 +116,8 @@ class Lister:
     async def _snapshot(self, request: Request) -> Snapshot:
         options, clock, token = request.options, request.clock, request.token
         if token is not None and token.version:
+            if token.version > clock.head:  # of a replica whose log is ahead of this one's
+                await clock.snapshot(linearizable=False, minimum=token.version)
             return self._of_token(request, token)
         if token is None and options.number:
             if options.match == EXACT or (not options.match and options.limit):
