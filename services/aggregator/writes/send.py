@@ -150,6 +150,7 @@ async def show_item(
 ) -> tuple[bytes, bool]:
     """An object under its number, and whether it has one: where the log has another state its version means nothing."""
     marker = clock.marker(cluster, meta.namespace, meta.name)
-    known = marker is not None and str(marker.version) == meta.version
+    # After a restore versions repeat: the same one of another object says nothing.
+    known = marker is not None and str(marker.version) == meta.version and marker.uid == meta.uid
     version = marker.fleet if marker is not None and known else 0
     return await context.reads.present(clock.aggregated, cluster, body, meta, version), known
