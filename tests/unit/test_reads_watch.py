@@ -234,6 +234,26 @@ async def test_initial_events_are_all_that_the_client_has_whoever_is_away(fleet:
         assert await stream.silent()
 
 
+@pytest.mark.parametrize("kind", [0, DIFF])
+async def test_field_set_has_what_expired_at_the_version_that_the_member_is_asked_for(fleet: Fleet, kind: int) -> None:
+    """Several go at one version of their member, and the client's version lies between them."""
+    first, last, other = fleet.write("east", pod("a")), fleet.write("east", pod("b")), pod("other")
+    other["spec"]["nodeName"] = "n9"
+    other = fleet.write("east", other)
+    east = fleet.members["east"]
+    for name in ("b", "other"):
+        east.objects.pop(f"default/{name}")  # the list at the next version lacks all three
+    gone = fleet.write("east", first, delete=True)["metadata"]["resourceVersion"]
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}&fieldSelector=spec.nodeName%3Dn0") as stream:
+        for obj in (other, last):
+            obj["metadata"]["resourceVersion"] = gone
+            if not kind:
+                east.events.append((int(gone), "DELETED", obj))
+            fleet.clock.log("east", obj, delete=True, kind=kind)
+        assert told(await stream.next()) == ("DELETED", "b"), "and nothing of the other, which never matched"
+        assert await stream.silent()
+
+
 async def test_field_set_while_nobody_can_tell_it_is_503(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses would tell the client of deletions of what it never had."""
     fleet.write("east", pod("a"))

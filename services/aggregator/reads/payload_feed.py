@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from _fastpath.marker import EVENT, Marker
+from _fastpath.marker import Marker
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.metadata import WHOLE_ACCEPT
 from services.aggregator.clock.position import Position
@@ -211,8 +211,9 @@ class PayloadFeed:
         if stream is None or stream.incarnation != marker.incarnation:
             return None
         found = stream.payloads.get((marker.namespace, marker.name, marker.version))
-        if found is not None and marker.deleted and marker.kind != EVENT and found.meta.uid != marker.uid:
-            # A list's version stands for what it lacks, and may be that of the next object of this name.
+        if found is not None and found.meta.uid != marker.uid:
+            # A list's version stands for what it lacks, and may be that of the next object of this name. And where another
+            # cluster has taken a member's place, what came before anybody could notice has versions of its own.
             return None
         return found
 

@@ -57,6 +57,7 @@ class Plan:
     limit: int = 0
     field_selectors: dict[str, str] = field(default_factory=dict)  # per cluster, where uids differ
     member_headers: Mapping[str, str] = field(default_factory=dict)  # impersonation
+    only_same: bool = False  # objects that the log has not in that state at `version` are left out: no Restart for them
 
 
 @dataclass(slots=True)
@@ -169,6 +170,8 @@ class Walk:
             or marker.uid != item.meta.uid
             or marker.incarnation != self.plan.positions[cluster].incarnation
         ):
+            if self.plan.only_same:
+                return None
             raise Restart(f"{cluster}: {item.key} at {item.version} has no marker at {version}")
         if not settled:
             shown = clock.shown_at(item.namespace, item.name, version)

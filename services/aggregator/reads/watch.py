@@ -284,20 +284,43 @@ class WatchSession:
         left = LeftOut()
         options = replace(self._options, version=str(position), match=EXACT, limit=0)
         request = replace(self._request(options), form=Negotiated("partial", "v1", as_list=True))
-        matching: list[tuple[Key, str]] = []
         walk = await self._lister.open(request, left)
         try:
-            while (batch := await walk.next(BATCH)) is not None:
-                for shown in batch:
-                    namespace, _, name = shown.key.rpartition("/")
-                    matching.append(((namespace, name), shown.cluster))
+            matching = await self._keys(walk)
         finally:
             await walk.close()
+        earlier, untold = await self._matching_before(walk)
         # A member that had the type then, and lacks it now or has left, says that it has nothing.
         members = self.clock.members
         then = (await self.clock.vector_at(position)).members
         gone = {cluster for cluster in then if cluster not in members or members[cluster].position is None}
-        return matching, {*left.away, *walk.failed, *gone}
+        return matching + earlier, {*left.away, *walk.failed, *untold, *gone}
+
+    async def _matching_before(self, walk: Walk) -> tuple[list[tuple[Key, str]], set[str]]:
+        """What matched, but is not in the members' lists: objects that went at the very version that was asked for.
+
+        Objects that expire together go at one version of their member, in several transactions here. Between those the
+        position names that version already (`read`, with `resume` behind it), and the member's list lacks what the log, and
+        so the client, still has. One version earlier the member has it. Also the clusters that could not be asked for that.
+        """
+        split = {cluster: replace(at, read=at.read - 1) for cluster, at in walk.plan.positions.items()
+                 if at.resume < at.read and at.read > 1 and cluster not in walk.failed}  # fmt: skip
+        before = Walk(self.clock, self._presenter, replace(walk.plan, positions=split, only_same=True))
+        try:
+            await before.open()
+            return await self._keys(before), set(before.failed)
+        finally:
+            await before.close()
+
+    @staticmethod
+    async def _keys(walk: Walk) -> list[tuple[Key, str]]:
+        """The keys of all its objects, with their clusters."""
+        keys: list[tuple[Key, str]] = []
+        while (batch := await walk.next(BATCH)) is not None:
+            for shown in batch:
+                namespace, _, name = shown.key.rpartition("/")
+                keys.append(((namespace, name), shown.cluster))
+        return keys
 
     async def _learn_columns(self, columns: Columns) -> None:
         """Ask one member after the other for the Table's columns: they go out with the first event."""
