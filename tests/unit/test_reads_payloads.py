@@ -96,6 +96,21 @@ async def test_payloads_of_a_life_that_nobody_has_met_the_end_of_do_not_stop_the
     assert feed._pause(old) is None
 
 
+async def test_payloads_that_the_log_passed_over_do_not_stop_the_dropping() -> None:
+    clock = FakeClock()
+    west = SimpleNamespace(cluster="west", position=Position("uid/0", 905, 904))
+    clock.members["west"] = west
+    feed = feed_of(clock)
+    stream = stream_of(feed, "uid/0")
+    log(clock, "uid/0", "a", 900)
+    offer(feed, stream, "a", 905)
+    assert feed._fleet_of(feed._order[0]) is None  # more may come of that version
+    west.position = Position("uid/0", 906, 905)
+    assert feed._fleet_of(feed._order[0]) == clock.head
+    west.position = Position("uid/0", 906, 905, diff=True, target="uid/0")
+    assert feed._fleet_of(feed._order[0]) is None
+
+
 async def test_a_deletion_that_a_list_implies_does_not_take_the_next_objects_payload() -> None:
     """Such a deletion carries the list's version: that of the newest write, which may be the name's next object."""
     clock = FakeClock()

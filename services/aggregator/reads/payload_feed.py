@@ -164,7 +164,10 @@ class PayloadFeed:
             # yet: nothing will name it.
             return None if stream.incarnation == self._life(stream.cluster) else self.clock.head
         if newest.version < version:
-            return None
+            # To come; or passed over by the log: the copy of a host's object under the name of one that went.
+            position = self.clock.members[stream.cluster].position
+            passed = position is not None and not position.diff and position.read > version
+            return self.clock.head if passed else None
         one: Marker | None = newest
         while one is not None and one.version > version:
             one = one.prev
