@@ -43,6 +43,12 @@ EXPIRED_IN_PART: list[tuple[str, int, int, int]] = [
 ANOTHER_LIFE: list[tuple[str, int, int, int]] = [
     ("reincarnate", 10, 46, 1), ("put", 7, 40, 2), ("reincarnate", 10, 0, 2), ("put", 11, 38, 2),
 ]  # fmt: skip
+ECHO: list[tuple[str, int, int, int]] = [
+    ("put", 9, 2, 4), ("look", 11, 3, 2), ("put", 11, 36, 4), ("start", 11, 35, 1), ("expire", 9, 16, 2),
+    ("start", 9, 38, 3), ("write", 7, 18, 4), ("put", 1, 8, 1), ("down", 3, 34, 2), ("stop", 6, 29, 6), ("pause", 9, 1, 4),
+    ("pause", 3, 29, 3), ("lease", 8, 31, 6), ("forget", 1, 29, 6), ("start", 5, 8, 0), ("detach", 2, 6, 1),
+    ("puts", 0, 40, 3),
+]  # fmt: skip
 
 
 class Histories(RuleBasedStateMachine):
@@ -108,6 +114,8 @@ def test_a_seed_is_one_history() -> None:
     (20180, EXPIRED_IN_PART),
     # Another cluster took a member's place twice, unnoticed: its object was shown under the number of the one before.
     (30157, ANOTHER_LIFE),
+    # A replica that had read nothing of etcd yet sent bookmarks of what its clients had told it: they went out of the window.
+    (30312, ECHO),
 ])  # fmt: skip
 def test_histories_that_dice_found(seed: int, actions: list[tuple[str, int, int, int]]) -> None:
     played = play(seed, actions=actions)

@@ -362,6 +362,12 @@ async def test_time_out_ends_in_order_with_a_bookmark(fleet: Fleet) -> None:
         assert await stream.next() is None
 
 
+async def test_a_log_that_is_behind_the_client_sends_it_no_bookmark(fleet: Fleet) -> None:
+    query = f"resourceVersion={fleet.clock.head + 1000}&timeoutSeconds=1&allowWatchBookmarks=true"
+    async with fleet.watch(query) as stream:
+        assert await stream.next() is None, "only the client says that there is such a version"
+
+
 async def test_bookmarks_come_by_the_minute(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "BOOKMARK_EVERY", 0.2)
     async with fleet.watch(f"resourceVersion={fleet.clock.head}&allowWatchBookmarks=true") as stream:

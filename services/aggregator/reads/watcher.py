@@ -97,7 +97,9 @@ class Watcher:
             if len(entries) == TAKE and now < deadline:
                 continue
             if self._options.bookmarks and (now >= bookmark_at or now >= deadline):
-                await self._write(self._frames.bookmark(self._position))
+                # A log that has not reached the client's version yet knows nothing of it: its bookmark would only be an echo.
+                if self._position <= self._clock.head:
+                    await self._write(self._frames.bookmark(self._position))
                 bookmark_at = now + BOOKMARK_EVERY
             if now >= deadline:
                 return
