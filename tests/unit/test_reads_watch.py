@@ -254,6 +254,19 @@ async def test_field_set_has_what_expired_at_the_version_that_the_member_is_aske
         assert await stream.silent()
 
 
+async def test_field_set_that_a_member_may_have_told_of_another_life_tells_deleted(fleet: Fleet) -> None:
+    """It was set back before it was asked, and nobody had noticed."""
+    obj, known = fleet.write("east", pod("a")), fleet.write("east", pod("b"))
+    east = fleet.members["east"]
+    east.objects.pop("default/a")
+    east.history[east.version] = dict(east.objects)
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}&fieldSelector=spec.nodeName%3Dn0") as stream:
+        for one in (obj, known):
+            one["metadata"]["resourceVersion"] = "200"
+            fleet.clock.log("east", one, delete=True, kind=DIFF, incarnation="east-uid/1")
+            assert told(await stream.next()) == ("DELETED", one["metadata"]["name"])
+
+
 async def test_field_set_while_nobody_can_tell_it_is_503(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guesses would tell the client of deletions of what it never had."""
     fleet.write("east", pod("a"))

@@ -19,7 +19,9 @@ class Judge:
 
     `absent` are clusters that the initial state was sent without; `unseen` objects whose ADDED was skipped.
     With terms on the payload (`spec.nodeName` and the like) `matching` is the watch's own set of keys. It began with
-    all that matched at the start, but for objects of the clusters in `unsure`: those could not be told.
+    all that matched at the start, but for objects of the clusters in `unsure`: those could not be told. What members were
+    asked about version `asked` is not sure either where an object comes into another life of its member, which may have
+    begun, unnoticed, before it answered; `doubted` are such objects whose entry was passed over.
     """
 
     options: ReadOptions
@@ -29,7 +31,9 @@ class Judge:
     unseen: set[Key] = field(default_factory=set)
     matching: set[Key] = field(default_factory=set)
     judged: set[Key] = field(default_factory=set)
+    doubted: set[Key] = field(default_factory=set)
     unsure: frozenset[str] = frozenset()
+    asked: int = 0
     on_payload: bool = False
     _name: str | None = None
     plain: bool = False
@@ -38,9 +42,13 @@ class Judge:
         self.on_payload = bool(self.options.fields.on_payload)
         self.plain = not self.options.selects and not self.namespace and not self.absent
 
-    def begin(self, matching: Iterable[Key], *, unsure: Iterable[str] = ()) -> None:
-        """The keys that match at the start; those of `unsure` clusters could not be told."""
+    def begin(self, matching: Iterable[Key], *, unsure: Iterable[str] = (), asked: int = 0) -> None:
+        """The keys that match at the start; those of `unsure` clusters could not be told.
+
+        `asked` is the version that members were asked about; 0 where the client was sent just these.
+        """
         self.matching = set(matching)
+        self.asked = asked
         self.unsure = frozenset(unsure)
 
     def learn(self, matching: Iterable[tuple[Key, str]], unsure: Iterable[str]) -> None:
@@ -82,11 +90,24 @@ class Judge:
         had = self.had(entry, key)
         matches = entry.type != "DELETED" and self.selects(entry)
         if self.on_payload:
-            known = entry.before is None or entry.before.cluster not in self.unsure
-            had, matches = self._by_payload(key, had, matches, values, known=known)
+            had, matches = self._by_payload(key, had, matches, values, known=self._known(entry, key))
         if matches:
             return "MODIFIED" if had else "ADDED"
         return "DELETED" if had else None
+
+    def _known(self, entry: Marker, key: Key) -> bool:
+        """Is it sure whether the client has the object, where it is not among the `matching`?"""
+        if entry.before is None:
+            return True
+        return entry.before.cluster not in self.unsure and key not in self.doubted and not self._other_life(entry)
+
+    def _other_life(self, entry: Marker) -> bool:
+        """Is the entry the object's first of another life of its member, and the one before what members were asked about?"""
+        before = entry.before
+        return (
+            before is not None and before.fleet <= self.asked
+            and before.cluster == entry.cluster and before.incarnation != entry.incarnation
+        )  # fmt: skip
 
     def _by_payload(
         self, key: Key, had: bool, matches: bool, values: Mapping[str, str] | None, *, known: bool
@@ -106,6 +127,7 @@ class Judge:
         key = (entry.namespace, entry.name)
         self.unseen.discard(key)
         if self.on_payload:
+            self.doubted.discard(key)
             if self.unsure:
                 self.judged.add(key)
             if type_ in ("ADDED", "MODIFIED"):
@@ -118,6 +140,8 @@ class Judge:
         key = (entry.namespace, entry.name)
         if entry.type != "DELETED" and not self.had(entry, key):
             self.unseen.add(key)
+        if self.on_payload and self._other_life(entry):
+            self.doubted.add(key)
 
     def needs_payload(self, entry: Marker) -> bool:
         """Can the entry be of interest as far as its markers tell?"""

@@ -265,7 +265,7 @@ class WatchSession:
         version that members have compacted (410: it lists anew). Guesses would tell of deletions of what it never had.
         """
         matching, unsure = await self._matching_at(position)
-        self._judge.begin((key for key, _ in matching), unsure=unsure)
+        self._judge.begin((key for key, _ in matching), unsure=unsure, asked=position)
         self._set_at = position
 
     async def _learn_set(self) -> None:
