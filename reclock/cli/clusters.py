@@ -25,7 +25,7 @@ async def clusters(api: Api, form: Format) -> None:
     show(data, form, COLUMNS, [_row(item) for item in items], EMPTY)
     if form is Format.table:
         for note in map(_note, sources):
-            console.print(f"[yellow]{note}[/]", highlight=False)
+            console.print(f"[yellow]{note}[/]", highlight=False, soft_wrap=True)
 
 
 async def watch(api: Api, interval: float) -> None:
@@ -80,7 +80,7 @@ async def describe(api: Api, name: str, form: Format) -> None:
     ):
         print(f"\n{title}:\n{table(columns, rows) if rows else 'none'}")
     for note in map(_note, problems):
-        console.print(f"[yellow]{note}[/]", highlight=False)
+        console.print(f"[yellow]{note}[/]", highlight=False, soft_wrap=True)
 
 
 def _facts(item: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -59,7 +59,7 @@ async def list_queues(queues: Queues, controller: str, form: Format) -> None:
     show(MessageToDict(view), form, COLUMNS, rows(view), EMPTY)
     if form is Format.table:
         for note in notes(view):
-            console.print(f"[yellow]{note}[/]", highlight=False)
+            console.print(f"[yellow]{note}[/]", highlight=False, soft_wrap=True)
 
 
 async def watch_queues(queues: Queues, controller: str, interval: float) -> None:

@@ -33,7 +33,7 @@ async def stats(api: Api, resource: str, form: Format) -> None:
     print()
     show(resources, form, RESOURCES, [_resource(one) for one in resources], "nothing is aggregated yet")
     for text in [etcd["alarm"] for etcd in etcds if etcd["alarm"]]:
-        console.print(f"[red]{text}[/]", highlight=False)
+        console.print(f"[red]{text}[/]", highlight=False, soft_wrap=True)
 
 
 async def verify(api: Api, resource: str, form: Format) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -176,7 +177,8 @@ def host(rig: Rig, kubectl: Callable[..., Kubectl]) -> Kubectl:
 @pytest_asyncio.fixture(loop_scope="session")
 async def ns(rig: Rig, host: Kubectl, request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """A namespace for one test; nothing of it may be left anywhere afterwards."""
-    name = request.node.name.replace("_", "-").split("[")[0][:50].strip("-")
+    # Another one for each try: what a failed one left may still be on its way out.
+    name = f"{request.node.name.replace('_', '-').split('[')[0][:50].strip('-')}-{secrets.token_hex(2)}"
     await host("create", "namespace", name)
     yield name
     await host("delete", "namespace", name, timeout=120)

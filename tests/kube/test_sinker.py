@@ -79,6 +79,10 @@ async def test_services_and_configmaps_are_kept_equal(sinks: Fleet, kubectl: Cal
         answer = await where.run("get", *what.split(), "-o", f"jsonpath={path}")
         return answer.out if not answer.code else "none"
 
+    # What a try that failed has left.
+    await host.run("delete", "sinks", "--all", "--timeout=30s")
+    for where in (host, east, west):
+        await where.run("delete", "namespace", "team", "--ignore-not-found", "--timeout=30s")
     # A foreign Service of that name on west; on east the namespace is made.
     await west("create", "namespace", "team")
     await west("-n", "team", "create", "service", "clusterip", "web", "--tcp=1:1")

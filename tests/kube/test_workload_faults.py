@@ -104,7 +104,7 @@ async def test_behaviour_5_and_6_offline_member_is_collected_when_it_returns(
     apiserver = rig.fleet.processes["west-apiserver"]
     await apiserver.stop()
     try:
-        await host("wait", "cluster/west", "--for=condition=Reachable=False", "--timeout=30s")
+        await host("wait", "clusters.reclock.dev/west", "--for=condition=Reachable=False", "--timeout=30s")
         await host("-n", ns, "delete", "job", "away", timeout=30)
         await host("-n", ns, "delete", "deployment", "away", timeout=30)
 
@@ -130,7 +130,7 @@ async def test_counts_of_an_offline_member_stand(rig: Rig, host: Kubectl, ns: st
     apiserver = rig.fleet.processes["west-apiserver"]
     await apiserver.stop()
     try:
-        await host("wait", "cluster/west", "--for=condition=Reachable=False", "--timeout=30s")
+        await host("wait", "clusters.reclock.dev/west", "--for=condition=Reachable=False", "--timeout=30s")
         await rig.processes["reconciler"].kill9()
         await rig.processes["reconciler"].start()
         await rig.processes["reconciler"].wait_ready()
@@ -142,7 +142,7 @@ async def test_counts_of_an_offline_member_stand(rig: Rig, host: Kubectl, ns: st
     finally:
         await apiserver.start()
         await apiserver.wait_ready()
-    await host("wait", "cluster/west", "--for=condition=Reachable", "--timeout=60s")
+    await host("wait", "clusters.reclock.dev/west", "--for=condition=Reachable", "--timeout=60s")
     await host("-n", ns, "scale", "deployment/web", "--replicas=6")
     # The member's own controllers and nodes need a while to find back.
     await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=180s", timeout=200)
