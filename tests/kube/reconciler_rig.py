@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
+from grpc import aio
 
 from deploy.local.fleet import Fleet
 from deploy.local.manifests import install
 from deploy.local.ports import Ports
 from deploy.local.probes import http_ready
 from deploy.local.process import Process
+from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import NAMESPACES, PODS, Resource
 from services.reconciler.names import JOBS, REPLICASETS
@@ -42,6 +44,22 @@ class Rig:
         self.ports = Ports()
         self.processes: dict[str, Process] = {}
         self.clients: dict[str, KubeClient] = {}
+        self.discovery = ""
+
+    async def forget(self, cluster: str) -> None:
+        """Say that a removed cluster will not come back, as soon as that is taken."""
+        async with aio.insecure_channel(self.discovery) as channel:
+            stub = discovery_pb2_grpc.DiscoveryServiceStub(channel)
+
+            async def forgotten() -> bool:
+                try:
+                    await stub.ForgetCluster(discovery_pb2.ForgetClusterRequest(name=cluster), timeout=10)
+                except aio.AioRpcError as error:
+                    assert error.code().name in ("FAILED_PRECONDITION", "NOT_FOUND"), error
+                    return error.code().name == "NOT_FOUND"
+                return True
+
+            await until(forgotten, f"{cluster} forgotten")
 
     def _service(self, name: str, grpc: int, config: Obj) -> None:
         http = self.ports.take()
@@ -62,7 +80,8 @@ class Rig:
         """Everything up; stopped on the way out."""
         await install(self.fleet.host.api, lambda text: None)
         grpc = {name: self.ports.take() for name in ("discovery", "scheduler", "reconciler")}
-        discovery = {"discoveryAddress": f"127.0.0.1:{grpc['discovery']}"}
+        self.discovery = f"127.0.0.1:{grpc['discovery']}"
+        discovery = {"discoveryAddress": self.discovery}
         provider = {"type": "kubeconfig-file", "paths": [str(self.fleet.layout.members)]}
         self._service("discovery", grpc["discovery"], {
             "providers": [provider], "probe": {"interval": 0.5, "timeout": 1.0},
