@@ -245,18 +245,20 @@ async def test_behaviours_07_09_a_brief_loss_moves_nothing_a_long_one_does(rig: 
     assert (await rig.workload(ns, "job-a"))["placement"] == before
 
     await hang(rig, home)
-    # The time-out counts from the disconnect, whoever leads.
-    await rig.processes["scheduler"].kill9()
-    await rig.processes["scheduler"].start()
-    await rig.processes["scheduler"].wait_ready()
+    try:
+        # The time-out counts from the disconnect, whoever leads.
+        await rig.processes["scheduler"].kill9()
+        await rig.processes["scheduler"].start()
+        await rig.processes["scheduler"].wait_ready()
 
-    async def moved() -> bool:
-        return await rig.placed(ns, "job-a") == {other(home): 1}
+        async def moved() -> bool:
+            return await rig.placed(ns, "job-a") == {other(home): 1}
 
-    await until(moved, "dispatched again", 60)
-    assert (await rig.workload(ns, "job-a"))["attempts"] == 1
-    await until(lambda: is_running(rig, other(home), ns, "a"), "it runs there")
-    await wake(rig, home)
+        await until(moved, "dispatched again", 90)
+        assert (await rig.workload(ns, "job-a"))["attempts"] == 1
+        await until(lambda: is_running(rig, other(home), ns, "a"), "it runs there")
+    finally:
+        await wake(rig, home)  # the next try, and the next test, need both
 
     async def collected() -> bool:
         return await rig.list(home, JOBS, ns) == []
