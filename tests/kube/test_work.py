@@ -117,7 +117,10 @@ async def test_a_namespace_is_a_cluster_for_controllers_and_through_the_front(
     await discovery.RegisterCluster(registration)
     work = channel(address(fleet))
     source = pb.Source(version="v1", resource="configmaps", for_object=pb.ForObject())
-    nodes = pb.Source(version="v1", resource="nodes", by_label=pb.ByLabel(key="of", naming=pb.Naming(to_host=True)))
+    # Optional: a worker that asks for what no cluster of its selector serves is refused, and a namespace has no nodes.
+    nodes = pb.Source(
+        version="v1", resource="nodes", optional=True, by_label=pb.ByLabel(key="of", naming=pb.Naming(to_host=True))
+    )
     worker = Worker(
         rpc.ReconcilerServiceStub(work), for_configmaps("parts", sources=[source, nodes], cluster_selector=f"{LABEL}=team-x")
     )
