@@ -33,6 +33,12 @@ class Arrivals:
                     if start >= len(MARK):
                         self.at.setdefault(frame[start : start + 9], now)
 
+    async def reach(self, number: int, seconds: float = 60) -> None:
+        """Wait until so many were seen, or no longer."""
+        deadline = time.monotonic() + seconds
+        while len(self.at) < number and time.monotonic() < deadline:  # noqa: ASYNC110 - as a load
+            await asyncio.sleep(0.05)
+
 
 async def added(fleet: SimFleet, rate: int, seconds: float) -> tuple[tuple[float, float], float]:
     """((p50, p99) of milliseconds added, seconds of the aggregator's CPU per event). RuntimeError when events are missing."""
@@ -45,15 +51,14 @@ async def added(fleet: SimFleet, rate: int, seconds: float) -> tuple[tuple[float
     try:
         await asyncio.gather(*opened)
         await asyncio.sleep(1)
-        await fleet.tell(op="churn", rate=min(rate, 100), seconds=1)  # opens what is opened on demand
-        await asyncio.sleep(1)
+        opening = (await fleet.tell(op="churn", rate=min(rate, 100), seconds=1))["made"]  # opens what is opened on demand
+        await through.reach(opening)
+        await asyncio.sleep(1)  # watches of members: not all of them may be followed
         direct.at.clear()
         through.at.clear()
         spent = cpu(*fleet.serving())
         made = (await fleet.tell(op="churn", rate=rate, seconds=seconds))["made"]
-        deadline = time.monotonic() + 60
-        while len(through.at) < made and time.monotonic() < deadline:  # noqa: ASYNC110 - as a load
-            await asyncio.sleep(0.05)
+        await through.reach(made)
         spent = cpu(*fleet.serving()) - spent
     finally:
         for task in tasks:
