@@ -33,11 +33,7 @@ help:
 venv: $(STAMP)
 
 $(STAMP): $(SOURCES)
-	@test -x $(BIN)/python || { echo "making $(VENV) …"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing what builds Reclock …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel cython grpcio-tools mypy-protobuf
-	@echo "compiling Reclock and installing its dependencies (minutes, once) …"
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[test,lint,etcd]'
+	@$(PYTHON) -m deploy.venv $(VENV) test,lint,etcd
 	@touch $@
 
 kube:

@@ -1,10 +1,4 @@
-"""Commands to a running fleet over a socket in its directory: `python -m deploy.local.ctl --dir .reclock ps`.
-
-One JSON object a line each way. Request: {"op": one of OPS, "name": process or member name, or a glob of process
-names}; with op "sim" a simulated cluster's name, "fault" (an action of `deploy.local.sim.admin`) and "given" (its
-parameters); with op "link" a link's name or glob, "fault" (see `deploy.local.proxy`), "latency" and "bandwidth". Answer:
-{"ok": true, "processes": [...], "links": {...}} or {"ok": false, "error": text}.
-"""
+"""A running fleet answers the commands of `deploy.local.ask`."""
 
 from __future__ import annotations
 
@@ -13,30 +7,14 @@ import contextlib
 import fnmatch
 import json
 import os
-import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from deploy.local.ask import OPS, short_path
 from deploy.local.errors import FleetFailed
 from deploy.local.fleet import Fleet
 from deploy.local.process import Process
 from deploy.local.sim.plane import SimEngine
-
-OPS = (
-    "ps",
-    "start",
-    "stop",
-    "kill9",
-    "restart",
-    "pause",
-    "resume",
-    "link",
-    "sim",
-    "add-member",
-    "remove-member",
-    "shutdown",
-)
 
 
 class Control:
@@ -49,7 +27,7 @@ class Control:
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Listens while the block runs."""
-        with _short_path(self._fleet.layout.control) as path:
+        with short_path(self._fleet.layout.control) as path:
             server = await asyncio.start_unix_server(self._connected, path)
             os.chmod(path, 0o600)
         try:
@@ -116,33 +94,3 @@ async def _apply(op: str, process: Process) -> None:
         process.resume()
     else:
         await {"stop": process.stop, "kill9": process.kill9, "restart": process.restart}[op]()
-
-
-def ask(path: Path, op: str, name: str = "", timeout: float = 180.0, **more: Any) -> dict[str, Any]:
-    """Sends one command and returns the answer; `more` are further fields of the request. Raises FleetFailed when no fleet listens or it refuses."""
-    with _short_path(path) as short, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout)
-        try:
-            connection.connect(short)
-            connection.sendall(json.dumps({"op": op, "name": name, **more}).encode() + b"\n")
-            with connection.makefile("rb") as stream:
-                answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
-        except (FileNotFoundError, ConnectionError) as error:
-            raise FleetFailed(f"no fleet runs in {path.parent} ({error})") from None
-    if not answer.get("ok"):
-        raise FleetFailed(str(answer.get("error", "the fleet ended without an answer")))
-    return answer
-
-
-@contextlib.contextmanager
-def _short_path(path: Path) -> Iterator[str]:
-    """The path of a socket, through a descriptor of its directory: socket paths end at 107 bytes."""
-    try:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise FleetFailed(f"no fleet runs in {path.parent} ({error.strerror})") from None
-    try:
-        base = f"/proc/self/fd/{directory}"
-        yield f"{base}/{path.name}" if os.path.isdir(base) else str(path)
-    finally:
-        os.close(directory)

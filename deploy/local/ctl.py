@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-from deploy.local.control import OPS, ask
+from deploy.local.ask import FAULTS, OPS, ask
 from deploy.local.errors import FleetFailed
 from deploy.local.layout import Layout
-from deploy.local.proxy import FAULTS
-from deploy.local.sim.admin import ACTIONS
+
+SLOW = ("start", "stop", "restart", "add-member", "remove-member", "shutdown")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         "name", nargs="?", default="", help="a process (or glob: 'east-*'), a link, a cluster, or the new member"
     )
     parser.add_argument(
-        "fault", nargs="?", default="", help=f"link: {', '.join(FAULTS)}; sim: {', '.join(ACTIONS)}"
+        "fault", nargs="?", default="", help=f"link: {', '.join(FAULTS)}; sim: an action of docs/sim.md"
     )
     parser.add_argument("given", nargs="?", default={}, type=json.loads, help='sim: \'{"kind": "delay", "seconds": 1}\'')
     parser.add_argument("--latency", type=float, default=0.2, help="link slow: seconds each way")
@@ -31,6 +31,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     more = {"fault": arguments.fault, "latency": arguments.latency, "bandwidth": arguments.bandwidth,
             "given": arguments.given}  # fmt: skip
+    if arguments.op in SLOW:
+        print(f"{arguments.op} {arguments.name} …", file=sys.stderr)
     try:
         answer = ask(Layout(arguments.dir).control, arguments.op, arguments.name, **more)
     except FleetFailed as error:

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from deploy.local.ask import ask
 from deploy.local.binaries import Binaries, BinariesMissing
-from deploy.local.control import Control, ask
+from deploy.local.control import Control
 from deploy.local.engines import KUBE, SIM, default_engine
 from deploy.local.errors import FleetFailed
 from deploy.local.fleet import Fleet, quiet

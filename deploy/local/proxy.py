@@ -18,12 +18,12 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from deploy.local.ask import FAULTS
 from deploy.local.commands import LOOPBACK
 
 CHUNK = 64 * 1024
 HELD = 64
 """Chunks on their way each way: a sender that is faster waits."""
-FAULTS = ("heal", "cut", "reset", "hang", "half-open", "slow")
 
 
 @dataclass(frozen=True, slots=True)

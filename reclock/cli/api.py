@@ -4,42 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
-from kubernetes_asyncio import client, config
+
+from reclock.cli.access import Access, KubeconfigError, access, kubeconfig_path
 
 T = TypeVar("T")
 
 GROUP = "/apis/reclock.dev/v1alpha1"
 MERGE = "application/merge-patch+json"
-DEMO = Path(".reclock/kubeconfig")
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 60.0
 
 
 class CliError(Exception):
     """What is wrong and what to do, in one line."""
 
 
-def kubeconfig_path(given: str | None) -> str:
-    """The kubeconfig to use: the flag, $KUBECONFIG, the demo's in this directory, or the user's."""
-    if given:
-        return given
-    if from_environment := os.environ.get("KUBECONFIG"):
-        return from_environment
-    return str(DEMO if DEMO.exists() else Path.home() / ".kube" / "config")
-
-
 class Api:
     """A connection to the front."""
 
-    def __init__(self, api: client.ApiClient, path: str) -> None:
-        self._api = api
+    def __init__(self, session: aiohttp.ClientSession, access: Access, path: str) -> None:
+        self._session = session
+        self._access = access
         self.path = path
-        self.server = str(api.configuration.host)
+        self.server = access.server
+
+    def _request(self, method: str, path: str, query: dict[str, str] | None, **more: Any) -> Any:
+        url = self.server + path + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", **more.pop("headers", {})}
+        if self._access.authorization:
+            headers["Authorization"] = self._access.authorization
+        return self._session.request(
+            method, url, headers=headers, server_hostname=self._access.server_name, proxy=self._access.proxy, **more
+        )
 
     async def call(
         self,
@@ -51,19 +52,15 @@ class Api:
         kind: str = MERGE,
     ) -> Any:
         """One call; returns the decoded answer. CliError with the server's own words."""
-        url = self.server + path + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json"}
-        await self._api.update_params_for_auth(headers, [], ["BearerToken"])
+        sent: dict[str, Any] = {"timeout": aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)}
         if body is not None:
-            headers["Content-Type"] = kind
+            sent |= {"data": json.dumps(body), "headers": {"Content-Type": kind}}
         try:
-            answer = await self._api.rest_client.pool_manager.request(
-                method, url, headers=headers, data=None if body is None else json.dumps(body)
-            )
-            text = await answer.text()
+            async with self._request(method, path, query, **sent) as answer:
+                text = await answer.text()
         except (aiohttp.ClientError, OSError) as error:
             raise CliError(
-                f"{self.server} does not answer ({error}); is the fleet up? Its kubeconfig is {self.path}"
+                f"{self.server} does not answer ({error or 'in time'}); is the fleet up? Its kubeconfig is {self.path}"
             ) from error
         return _decode(answer.status, text, path)
 
@@ -71,12 +68,7 @@ class Api:
         self, method: str, path: str, query: dict[str, str] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
         """The lines of an answer that goes on for as long as the work does. CliError as `call`."""
-        url = self.server + path + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json"}
-        await self._api.update_params_for_auth(headers, [], ["BearerToken"])
-        request = self._api.rest_client.pool_manager.request(
-            method, url, headers=headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=10)
-        )
+        request = self._request(method, path, query, timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS))
         done = False
         try:
             async with request as answer:
@@ -123,12 +115,13 @@ def run(kubeconfig: str | None, work: Callable[[Api], Awaitable[T]]) -> T:
 
 async def _run(kubeconfig: str | None, work: Callable[[Api], Awaitable[T]]) -> T:
     path = kubeconfig_path(kubeconfig)
-    settings = client.Configuration()
     try:
-        await config.load_kube_config(path, client_configuration=settings)
-    except (config.ConfigException, OSError) as error:
+        found = await access(path)
+    except KubeconfigError as error:
         raise CliError(
             f"kubeconfig {path} cannot be used: {error}; name one by --kubeconfig or KUBECONFIG"
         ) from error
-    async with client.ApiClient(settings) as api:
-        return await work(Api(api, path))
+    connector = aiohttp.TCPConnector(ssl=found.tls or True)
+    # An object may be larger than aiohttp's lines.
+    async with aiohttp.ClientSession(connector=connector, trust_env=True, read_bufsize=2**21) as session:
+        return await work(Api(session, found, path))

@@ -9,7 +9,7 @@ from typing import Any
 from rich.live import Live
 
 from reclock.cli.api import GROUP, Api, CliError
-from reclock.cli.output import Format, age, condition, console, show, table
+from reclock.cli.output import Format, age, condition, console, page, say, show, table
 
 MAINTENANCE = "reclock.dev/maintenance"
 COLUMNS = ("NAME", "READY", "VERSION", "PROVIDER", "TAINTS", "SERVER", "AGE", "REASON")
@@ -25,7 +25,7 @@ async def clusters(api: Api, form: Format) -> None:
     show(data, form, COLUMNS, [_row(item) for item in items], EMPTY)
     if form is Format.table:
         for note in map(_note, sources):
-            console.print(f"[yellow]{note}[/]", highlight=False, soft_wrap=True)
+            say(note, "yellow")
 
 
 async def watch(api: Api, interval: float) -> None:
@@ -36,7 +36,7 @@ async def watch(api: Api, interval: float) -> None:
             await asyncio.sleep(interval)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(await _page(api), refresh=True)
+            live.update(page(await _page(api)), refresh=True)
             await asyncio.sleep(interval)
 
 
@@ -80,7 +80,7 @@ async def describe(api: Api, name: str, form: Format) -> None:
     ):
         print(f"\n{title}:\n{table(columns, rows) if rows else 'none'}")
     for note in map(_note, problems):
-        console.print(f"[yellow]{note}[/]", highlight=False, soft_wrap=True)
+        say(note, "yellow")
 
 
 def _facts(item: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -137,19 +137,19 @@ async def cordon(api: Api, name: str, effect: str) -> None:
     """Keep new work away (NoSchedule), or move what is there as well (NoExecute)."""
     await _retaint(api, name, effect)
     word = "drained" if effect == "NoExecute" else "cordoned"
-    console.print(f"cluster {name} {word}" if effect == "NoSchedule" else f"cluster {name} is being {word}")
+    say(f"cluster {name} {word}" if effect == "NoSchedule" else f"cluster {name} is being {word}")
 
 
 async def uncordon(api: Api, name: str) -> None:
     """Let work come again."""
     await _retaint(api, name, None)
-    console.print(f"cluster {name} uncordoned")
+    say(f"cluster {name} uncordoned")
 
 
 async def forget(api: Api, name: str) -> None:
     """State that a lost cluster will not come back: what must not run twice may then move."""
     await api.call("POST", f"{GROUP}/clusters/{name}/forget", body={}, kind="application/json")
-    console.print(f"cluster {name} forgotten: its workloads move to others")
+    say(f"cluster {name} forgotten: its workloads move to others")
 
 
 async def _retaint(api: Api, name: str, effect: str | None) -> None:

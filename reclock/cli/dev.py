@@ -20,7 +20,8 @@ from typing import Any
 
 import reclock
 from reclock._settings import default_kubeconfig
-from reclock.cli.api import DEMO, CliError
+from reclock.cli.access import DEMO
+from reclock.cli.api import CliError
 from reclock.cli.children import Child, until_signal
 from reclock.cli.program import SUFFIX
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reclock.cli.api import GROUP, Api, CliError
-from reclock.cli.output import condition, console, table
+from reclock.cli.output import condition, say, table
 
 POLL = 1.0
 COLUMNS = ("NAMESPACE", "WORKLOAD", "LEFT", "STATE", "REASON")
@@ -92,7 +92,7 @@ async def wait(api: Api, cluster: str, timeout: float) -> None:
         if time.monotonic() > deadline:
             raise CliError(_remains(cluster, left, f"are still there after {timeout:g} s"))
         await asyncio.sleep(POLL)
-    console.print(f"cluster {cluster} drained")
+    say(f"cluster {cluster} drained")
 
 
 def _tell(known: Mapping[tuple[str, str], Left], left: Iterable[Left]) -> dict[tuple[str, str], Left]:
@@ -102,9 +102,9 @@ def _tell(known: Mapping[tuple[str, str], Left], left: Iterable[Left]) -> dict[t
         before = known.get(key)
         if before is None or (before.replicas, before.state) != (one.replicas, one.state):
             count = f" {one.replicas} left;" if one.replicas != "-" else ""
-            console.print(f"{one.name} ({one.namespace}):{count} {one.state}: {one.reason}", highlight=False, soft_wrap=True)
+            say(f"{one.name} ({one.namespace}):{count} {one.state}: {one.reason}")
     for namespace, name in known.keys() - now.keys():
-        console.print(f"{name} ({namespace}): gone", highlight=False)
+        say(f"{name} ({namespace}): gone")
     return now
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from reclock._errors import ReclockError
 from reclock._fleet import Fleet
 from reclock.cli import kubeconfig as kubeconfig_command
-from reclock.cli.api import CliError, kubeconfig_path
+from reclock.cli.access import kubeconfig_path
+from reclock.cli.api import CliError
 from reclock.cli.children import GRACE, Child, until_signal
 
 FIRST, MOST = 1.0, 60.0

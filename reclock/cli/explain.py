@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reclock.cli.api import GROUP, Api, CliError
-from reclock.cli.output import Format, console, show
+from reclock.cli.output import Format, say, show
 
 KINDS = {
     "deployment": "Deployment", "deployments": "Deployment", "deploy": "Deployment",
@@ -44,14 +44,9 @@ async def _workload(api: Api, kind: str, namespace: str, name: str) -> dict[str,
 
 def _head(workload: dict[str, Any]) -> None:
     status = workload.get("status") or {}
-    console.print(
-        f"policy: {status.get('policy') or '-'}   attempts: {status.get('attempts', 0)}", highlight=False, soft_wrap=True
-    )
+    say(f"policy: {status.get('policy') or '-'}   attempts: {status.get('attempts', 0)}")
     for one in status.get("conditions") or []:
-        console.print(
-            f"{one['type']}={one['status']}: {one.get('message') or one.get('reason')}",
-            markup=False, highlight=False, soft_wrap=True,
-        )
+        say(f"{one['type']}={one['status']}: {one.get('message') or one.get('reason')}")
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 from rich.console import Console
+from rich.text import Text
 
 console = Console()
 
@@ -29,9 +30,19 @@ def show(data: Any, form: Format, columns: Sequence[str], rows: Sequence[Sequenc
     elif form is Format.yaml:
         print(yaml.safe_dump(data, sort_keys=False), end="")
     elif not rows:
-        console.print(empty)
+        say(empty)
     else:
         print(table(columns, rows))
+
+
+def say(text: str, style: str = "") -> None:
+    """One line, whole and as it is: never folded, brackets and all."""
+    console.print(Text(text, style), soft_wrap=True)
+
+
+def page(text: str) -> Text:
+    """What is shown live: lines that the terminal is too narrow for are cut, not folded."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

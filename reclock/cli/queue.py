@@ -14,7 +14,7 @@ from reclock._errors import ReclockError
 from reclock._queues import Queues, View
 from reclock._service import describe
 from reclock.cli.api import CliError
-from reclock.cli.output import Format, console, show, table
+from reclock.cli.output import Format, console, page, say, show, table
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 
 COLUMNS = (
@@ -59,7 +59,7 @@ async def list_queues(queues: Queues, controller: str, form: Format) -> None:
     show(MessageToDict(view), form, COLUMNS, rows(view), EMPTY)
     if form is Format.table:
         for note in notes(view):
-            console.print(f"[yellow]{note}[/]", highlight=False, soft_wrap=True)
+            say(note, "yellow")
 
 
 async def watch_queues(queues: Queues, controller: str, interval: float) -> None:
@@ -70,14 +70,14 @@ async def watch_queues(queues: Queues, controller: str, interval: float) -> None
         return
     with Live(console=console, auto_refresh=False) as live:
         async for view in queues.watch(controller, interval=interval):
-            live.update("\n".join([table(COLUMNS, rows(view)), *notes(view)]), refresh=True)
+            live.update(page("\n".join([table(COLUMNS, rows(view)), *notes(view)])), refresh=True)
 
 
 async def update(queues: Queues, controller: str, cluster: str, **change: Any) -> None:
     """Change a cluster's part, and say so."""
     await queues.update(cluster, controller=controller, **change)
     what = ", ".join(f"{name} {value}" for name, value in change.items())
-    console.print(f"cluster {cluster or '(host)'} of {controller or 'every controller'}: {what}", highlight=False)
+    say(f"cluster {cluster or '(host)'} of {controller or 'every controller'}: {what}")
 
 
 def run(reconciler: str | None, kubeconfig: str | None, work: Work) -> None:

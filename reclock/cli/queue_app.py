@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Annotated
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
 
 import typer
 
-from reclock.cli import queue as command
-from reclock.cli.api import DEMO, CliError
+from reclock.cli.access import DEMO
+from reclock.cli.api import CliError
 from reclock.cli.options import Kubeconfig, Output, complete_cluster
 from reclock.cli.output import Format
 
@@ -47,21 +48,21 @@ def queue(
             raise typer.BadParameter(f"write options behind {context.invoked_subcommand}")
         return
     if watch:
-        _run(reconciler, kubeconfig, lambda queues: command.watch_queues(queues, controller, interval))
+        _run(reconciler, kubeconfig, lambda command, queues: command.watch_queues(queues, controller, interval))
     else:
-        _run(reconciler, kubeconfig, lambda queues: command.list_queues(queues, controller, output))
+        _run(reconciler, kubeconfig, lambda command, queues: command.list_queues(queues, controller, output))
 
 
 @queue_app.command()
 def pause(cluster: ClusterName, controller: Controller = "", reconciler: Reconciler = None, kubeconfig: Kubeconfig = None) -> None:
     """Hand out nothing more of a cluster; what runs goes on."""
-    _run(reconciler, kubeconfig, lambda queues: command.update(queues, controller, cluster, paused=True))
+    _run(reconciler, kubeconfig, lambda command, queues: command.update(queues, controller, cluster, paused=True))
 
 
 @queue_app.command()
 def resume(cluster: ClusterName, controller: Controller = "", reconciler: Reconciler = None, kubeconfig: Kubeconfig = None) -> None:
     """Hand its requests out again."""
-    _run(reconciler, kubeconfig, lambda queues: command.update(queues, controller, cluster, paused=False))
+    _run(reconciler, kubeconfig, lambda command, queues: command.update(queues, controller, cluster, paused=False))
 
 
 @queue_app.command(context_settings=NUMBERS)
@@ -73,7 +74,7 @@ def weight(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Set a cluster's share relative to the others."""
-    _run(reconciler, kubeconfig, lambda queues: command.update(queues, controller, cluster, weight=value))
+    _run(reconciler, kubeconfig, lambda command, queues: command.update(queues, controller, cluster, weight=value))
 
 
 @queue_app.command(context_settings=NUMBERS)
@@ -85,12 +86,17 @@ def cap(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Set how many requests of a cluster may run at once."""
-    _run(reconciler, kubeconfig, lambda queues: command.update(queues, controller, cluster, cap=value))
+    _run(reconciler, kubeconfig, lambda command, queues: command.update(queues, controller, cluster, cap=value))
 
 
-def _run(reconciler: str | None, kubeconfig: str | None, work: command.Work) -> None:
+def _run(reconciler: str | None, kubeconfig: str | None, work: Callable[[Any, Any], Awaitable[None]]) -> None:
+    """Do the work, which gets `reclock.cli.queue` and the queues."""
+    from reclock.cli import queue as command  # here: gRPC is loaded by those who need it
+
     try:
-        command.run(reconciler or os.environ.get("RECLOCK_RECONCILER") or _demo(), kubeconfig, work)
+        command.run(
+            reconciler or os.environ.get("RECLOCK_RECONCILER") or _demo(), kubeconfig, lambda queues: work(command, queues)
+        )
     except CliError as error:
         print(f"reclock: {error}", file=sys.stderr)
         raise typer.Exit(1) from error

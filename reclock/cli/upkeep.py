@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reclock.cli.api import Api, CliError
-from reclock.cli.output import Format, console, show
+from reclock.cli.output import Format, console, page, say, show
 
 ROOT = "/reclock/markers/"
 ETCD = ("ETCD", "VERSION", "SIZE", "IN USE", "LEADER", "PROBLEM")
@@ -33,7 +33,7 @@ async def stats(api: Api, resource: str, form: Format) -> None:
     print()
     show(resources, form, RESOURCES, [_resource(one) for one in resources], "nothing is aggregated yet")
     for text in [etcd["alarm"] for etcd in etcds if etcd["alarm"]]:
-        console.print(f"[red]{text}[/]", highlight=False, soft_wrap=True)
+        say(text, "red")
 
 
 async def verify(api: Api, resource: str, form: Format) -> bool:
@@ -63,13 +63,10 @@ async def verify(api: Api, resource: str, form: Format) -> bool:
         show(found, form, DIFFERENCES, rows, "")
     if form is Format.table:
         for one in away:
-            console.print(
-                f"[yellow]{one['resource']} of {one['cluster'] or 'the host'} was not compared: {one['problem']}[/]",
-                highlight=False,
-            )
+            say(f"{one['resource']} of {one['cluster'] or 'the host'} was not compared: {one['problem']}", "yellow")
         members = len({one["cluster"] for one in compared} - {"(etcd)"})
         objects = sum(one["objects"] for one in compared if one["cluster"] != "(etcd)")
-        console.print(f"{objects} objects of {members} clusters compared, {len(found)} differ", highlight=False)
+        say(f"{objects} objects of {members} clusters compared, {len(found)} differ")
     return not found and not away
 
 
@@ -85,11 +82,9 @@ async def rebuild(api: Api, agreed: Callable[[str], bool]) -> None:
         async for line in api.lines("POST", f"{ROOT}rebuild", {"fleetId": fleet}):
             last = line
             waiting = "; ".join(line["waiting"][:3])
-            status.update(
-                f"rebuilding … {line['done']} of {line['resources']} resources, {line['markers']} markers"
-                + (f"; waiting for {waiting}" if waiting else "")
-            )
-    console.print(f"{last['markers']} markers of {last['resources']} resources rebuilt", highlight=False)
+            done = f"rebuilding … {line['done']} of {line['resources']} resources, {line['markers']} markers"
+            status.update(page(done + (f"; waiting for {waiting}" if waiting else "")))
+    say(f"{last['markers']} markers of {last['resources']} resources rebuilt")
 
 
 async def defragment(api: Api) -> None:
@@ -97,11 +92,11 @@ async def defragment(api: Api) -> None:
     with console.status("defragmenting …"):
         async for line in api.lines("POST", f"{ROOT}defragment"):
             if line["kind"] == "Disarmed":
-                console.print("the alarm NOSPACE is off")
+                say("the alarm NOSPACE is off")
                 continue
             before, after = line["before"], line["after"]
             text = f"{before['address']}: {_bytes(before['sizeBytes'])} -> {_bytes(after['sizeBytes'])}"
-            console.print(text, highlight=False)
+            say(text)
 
 
 def _query(resource: str) -> dict[str, str] | None:

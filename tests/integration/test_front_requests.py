@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -402,6 +403,16 @@ async def test_a_load_balancer_is_stored_whole_and_with_a_warning(served: Served
         assert (await answer.json())["body"] == body.decode(), "a stream is not looked at: it passes once"
         assert "Warning" not in answer.headers
     _, _, answer = await served.ask("POST", path, data=b'{"spec":{"type":"ClusterIP"}}')
+    assert "Warning" not in answer.headers
+
+
+async def test_a_namespace_that_has_to_wait_for_a_cluster_says_so(served: Served) -> None:
+    east = served.member.members["east"] = SimpleNamespace(client=None, reachable=True)
+    for reachable in (True, False):
+        east.reachable = reachable
+        _, _, answer = await served.ask("DELETE", "/api/v1/namespaces/a")
+        assert ("east cannot be reached" in answer.headers.get("Warning", "")) is not reachable
+    _, _, answer = await served.ask("GET", "/api/v1/namespaces/a")
     assert "Warning" not in answer.headers
 
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.integration.front_fakes import FakeCluster, Raw, Served, cluster, front, raw_cluster
-from tests.kube.front_rig import PODS, OneMember
+from tests.kube.front_rig import NODES, PODS, OneMember
 
 EXEC = "/api/v1/namespaces/a/pods/web/exec?command=sh&command=-c&stdin=true"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4\r\n\r\n"
@@ -249,6 +249,32 @@ async def test_a_member_addressed_directly_is_passed_through_for_who_may() -> No
     assert heads[0].startswith("GET /api/v1/pods?limit=3 HTTP/1.1\r\n")
     assert "impersonate" not in heads[0].lower() and len(heads) == 1
     assert host.reviews[0]["resourceAttributes"]["name"] == "east"
+
+
+async def test_a_node_s_heartbeat_is_its_member_s() -> None:
+    """`kubectl describe node` reads it; the host's own leases stay the host's, and it is asked who may."""
+    heads: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str) -> None:
+        heads.append(head)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    host = FakeCluster()
+    host.allow = lambda spec: spec["user"] == "alice"
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    async with (
+        cluster(host) as client,
+        raw_cluster(serve) as member,
+        front(client, OneMember("east", member, [NODES])) as up,
+    ):
+        up.member.absent.add(("", "other"))
+        assert (await up.ask("GET", f"{leases}/east-n0"))[1] == b"ok"
+        for method, path in (("GET", f"{leases}/other"), ("GET", leases), ("DELETE", f"{leases}/east-n0")):
+            await up.ask(method, path)
+        assert len(heads) == 1 and heads[0].startswith(f"GET {leases}/east-n0 HTTP/1.1\r\n")
+        host.allow = lambda spec: False
+        assert (await up.ask("GET", f"{leases}/east-n1"))[0] == 403
+    assert len(heads) == 1
 
 
 async def test_an_upgrade_to_the_host_impersonates_the_caller() -> None:

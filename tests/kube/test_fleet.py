@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deploy.local.api import ApiError
-from deploy.local.control import ask
+from deploy.local.ask import ask
 from deploy.local.fleet import Fleet
 from deploy.local.pki import KeyPair
 from deploy.local.probes import http, tls_context, until

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from deploy.local import ctl, demo
+from deploy.local.ask import ask
 from deploy.local.commands import HOST_CONTROLLERS
-from deploy.local.control import ask
 from deploy.local.engines import default_engine
 from deploy.local.errors import FleetFailed
 from deploy.local.layout import DirectoryInUse, Layout

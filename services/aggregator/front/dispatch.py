@@ -105,6 +105,8 @@ class Dispatch:
         if page == ("clusters", "forget") and self._pages is not None:
             await self._authorizer.require(call.user, attributes_of(info))
             return await self._pages.forget(call)
+        if (holder := self._members.node_cluster(info)) is not None:
+            return await self._members.node_lease(call, holder)
         if reason := self._aggregations.unsettled(info.group, info.resource):
             raise unavailable(reason, retry_after=1)
         return await self.to_host(call)
@@ -116,7 +118,7 @@ class Dispatch:
         text = notice(call.info, media_type)
         if is_service(call.info) and may_create(call.info, media_type):
             text = notice_of_service(await _known_body(request))
-        if text:
+        if text := text or self._members.notice(call.info):
             call.warnings.append(text)
         return await tunnel(call, self._host, path_with_query(*encoded_target(request)), host_headers(call.user))
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from services.aggregator.front.authz import Attributes, Authorizer
+from services.aggregator.front.authz import Attributes, Authorizer, attributes_of
 from services.aggregator.front.identity import member_headers
 from services.aggregator.front.relay import encoded_target
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.front.tunnel import path_with_query, tunnel
-from services.aggregator.types import HOST, Aggregated, Call
+from services.aggregator.types import HOST, Aggregated, Call, RequestInfo
 from services.common.errors import MemberUnreachable, StatusError, not_found, unavailable
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
@@ -35,6 +35,18 @@ class Members:
         """503 before the fleet is known: an answer without any member would look complete."""
         if (missing := self._fleet.check()) is not None:
             raise unavailable(f"the clusters of the fleet are not known yet: {missing}", retry_after=2)
+
+    def notice(self, info: RequestInfo) -> str | None:
+        """The warning for the deletion of a namespace that has to wait for members, or None."""
+        if (info.group, info.resource, info.subresource, info.verb) != ("", "namespaces", "", "delete"):
+            return None
+        away = sorted(name for name, member in self._fleet.members.items() if not member.reachable)
+        if not away:
+            return None
+        return (
+            f"namespaces: {', '.join(away)} cannot be reached: the namespace goes when it is empty there, or when the "
+            "reconciler's workerLostTimeout is over (15 minutes unless it is set); next step: --wait=false"
+        )
 
     def client(self, cluster: str) -> KubeClient:
         """The client of a cluster by name; 404 for a member that is not in the fleet."""
@@ -66,6 +78,26 @@ class Members:
             # An encoded slash: what was authorised is not what would be sent.
             raise not_found("clusters", cluster, "reclock.dev")
         return await tunnel(call, self.client(cluster), path_with_query("/" + "/".join(inner), query))
+
+    def node_cluster(self, info: RequestInfo) -> str | None:
+        """The member whose node's heartbeat a request reads, or None: `kubectl describe node` asks for that Lease.
+
+        The host has none of them: its own leases are other things.
+        """
+        if (info.group, info.resource, info.namespace) != ("coordination.k8s.io", "leases", "kube-node-lease"):
+            return None
+        nodes = self._clock.get("", "nodes")
+        if info.verb != "get" or info.subresource or nodes is None:
+            return None
+        marker = nodes.shown("", info.name)
+        return str(marker.cluster) if marker is not None and marker.cluster != HOST else None
+
+    async def node_lease(self, call: Call, cluster: str) -> web.StreamResponse:
+        """Pass the read of such a Lease on, for who may do it on the host."""
+        await self._authorizer.require(call.user, attributes_of(call.info))
+        request = call.request
+        assert isinstance(request, FrontRequest)
+        return await tunnel(call, self.client(cluster), path_with_query(*encoded_target(request)))
 
     async def object_tunnel(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """Pass a log, exec, attach, portforward or proxy request on to the member that holds the object."""

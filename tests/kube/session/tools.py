@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deploy.local.control import ask
+from deploy.local.ask import ask
 from deploy.local.layout import Layout
 
 T = TypeVar("T")
