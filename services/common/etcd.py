@@ -254,23 +254,22 @@ class Etcd:
         prefix: bool = False,
         start_revision: int = 0,
         prev_kv: bool = False,
-        fragment: bool = True,
     ) -> AsyncGenerator[WatchBatch, None]:
         """Yield what changes from `start_revision` on (0: from now); close the generator to end it.
 
         Ends only by an error: EtcdCompacted, or EtcdUnavailable (watch again from the revision after the last
-        batch's). Large batches come in fragments and are put together here.
+        batch's). A batch is of up to 1,000 revisions: etcd is not asked for fragments, since it weighs each of them anew
+        for every event that it adds (126,000 markers of 1,000 revisions took it 50 s, whole 2 s).
         """
         create = rpc_pb2.WatchCreateRequest(
             key=key or b"\x00", range_end=prefix_end(key) if prefix else end,
-            start_revision=start_revision, prev_kv=prev_kv, fragment=fragment,
+            start_revision=start_revision, prev_kv=prev_kv,
         )  # fmt: skip
         endpoint = self.endpoints[self._current]
         said = await self._session.metadata(endpoint, self.timeout)
         call = endpoint.watch.Watch(metadata=(*said, *STREAM_METADATA))
         try:
             await call.write(rpc_pb2.WatchRequest(create_request=create))
-            pending: list[Any] = []
             failures = endpoint.failures
             while True:
                 answer = await _next(call, endpoint, failures)
@@ -278,10 +277,7 @@ class Etcd:
                 if answer.canceled and any(words in answer.cancel_reason for words in STALE_LOGIN):
                     self._session.renew(said)
                 _check_watch(answer)
-                pending.extend(answer.events)
-                if not answer.fragment:
-                    yield WatchBatch(answer.header.revision, pending)
-                    pending = []
+                yield WatchBatch(answer.header.revision, answer.events)
         except EtcdUnavailable:
             self._failed(endpoint)
             raise

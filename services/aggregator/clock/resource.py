@@ -29,7 +29,9 @@ log = logging.getLogger(__name__)
 
 RESIGN_TIMEOUT = 2.0
 REACH = 5.0
-"""Seconds in which the watch must show a leader key that was just put."""
+"""Seconds in which the watch must get on towards a leader key that was just put."""
+REACH_MAX = 60.0
+"""The same at most: doubled each time, since etcd begins again with what a window of many markers makes it read."""
 STABLE = 5.0
 """Seconds after which a term that ends was no failure to start."""
 
@@ -50,6 +52,7 @@ class ResourceClock(Following):
     def __init__(self, context: Context, aggregated: Aggregated) -> None:
         super().__init__(context, aggregated)
         self._led_since = 0.0
+        self._patience = REACH
 
     # Terms.
 
@@ -120,12 +123,15 @@ class ResourceClock(Following):
 
     async def _reach(self, term: int) -> None:
         """Wait until the log has come to the term's first revision, by the watch: nobody commits any more."""
-        try:
-            async with asyncio.timeout(REACH):
-                await self._until(term)
-        except TimeoutError:
-            self.context.follower.kick()
-            raise EtcdUnavailable("etcd: Watch: it does not come to the current revision") from None
+        while self._complete < term:
+            try:
+                async with asyncio.timeout(self._patience):
+                    await self._until(self._complete + 1)
+            except TimeoutError:
+                self._patience = min(2 * self._patience, REACH_MAX)
+                self.context.follower.kick()
+                raise EtcdUnavailable("etcd: Watch: it does not come to the current revision") from None
+        self._patience = REACH
 
     # Leading.
 
