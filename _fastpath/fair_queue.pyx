@@ -3,15 +3,15 @@
 
 Python owns the API and the waiting; the state is C structs that link by index (queue_core.pxi). Order:
 cluster by start-time fair queuing charged by time (queue_clusters.pxi), then priority, then namespaces in
-turn, then first in, first out (queue_lanes.pxi); delays in queue_delays.pxi. Every operation is
+turn, then first in, first out (queue_turns.pxi); delays in queue_delays.pxi. Every operation is
 O(log clusters), delayed adds O(log delayed). Belongs to one event loop's thread; no method blocks.
 """
 cimport cython
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
 from cpython.object cimport PyObject, PyObject_Hash
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport INFINITY, isfinite, ldexp
-from libc.stdint cimport int16_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
@@ -29,19 +29,25 @@ cdef extern from "fair_queue.h":
     uint64_t fq_bits(double tag) noexcept
     uint32_t fq_mix(uint64_t a, uint64_t b) noexcept
     uint32_t fq_namespace(PyObject *key) noexcept
+    uint64_t fq_str_hash(PyObject *key) noexcept
     bint fq_same_key(PyObject *a, PyObject *b) noexcept
     void fq_prefetch(const void *p) noexcept
     bint fq_has_monotonic() noexcept
     double fq_monotonic() noexcept
+    uint32_t fq_bucket(double seconds) noexcept
+    int fq_member(type of, const char *name, Py_ssize_t offset) except -1
     void check "assert"(bint holds) noexcept   # nothing but in the debug build
 
 include "queue_core.pxi"
-include "queue_lanes.pxi"
+include "queue_turns.pxi"
 include "queue_clusters.pxi"
 include "queue_delays.pxi"
 
 cdef double MIN_WEIGHT = 1e-6, MAX_WEIGHT = 1e6
 cdef u64 queues = 0   # queues made so far: an item knows its own
+
+BOUNDS = [0.0] + [(1 + n % 2 / 2) * 2.0 ** (n // 2 - 16) for n in range(BUCKETS - 1)]
+"""Seconds from which on a duration is in the bucket of that place in `spreads`."""
 
 ClusterStats = namedtuple("ClusterStats", (
     "cluster", "weight", "cap", "paused", "depth", "delayed", "processing", "adds", "served", "retries",
@@ -57,8 +63,8 @@ class ShutDown(Exception):
 @cython.freelist(256)
 cdef class Item:
     """One key being processed: what `get` hands out and `done` takes back."""
-    cdef readonly str cluster
-    cdef readonly str key
+    cdef str cluster_   # `cluster` and `key` to Python, see below
+    cdef str key_
     cdef readonly int priority
     cdef readonly int attempts    # rate-limited adds since `forget`
     cdef readonly double waited   # seconds in the queue, delays not counted
@@ -67,14 +73,25 @@ cdef class Item:
 
     @property
     def namespace(self) -> str:
-        return self.key.partition("/")[0] if "/" in self.key else ""
+        return self.key_.partition("/")[0] if "/" in self.key_ else ""
 
     @property
     def name(self) -> str:
-        return self.key.rpartition("/")[2]
+        return self.key_.rpartition("/")[2]
 
     def __repr__(self) -> str:
-        return f"<Item {self.cluster}:{self.key} priority={self.priority} attempts={self.attempts}>"
+        return f"<Item {self.cluster_}:{self.key_} priority={self.priority} attempts={self.attempts}>"
+
+
+cdef extern from "fair_queue.h":
+    Py_ssize_t FQ_OFFSET_OF_CLUSTER(Item item) noexcept
+    Py_ssize_t FQ_OFFSET_OF_KEY(Item item) noexcept
+
+cdef int show_members(Item item) except -1:
+    fq_member(Item, "cluster", FQ_OFFSET_OF_CLUSTER(item))
+    return fq_member(Item, "key", FQ_OFFSET_OF_KEY(item))
+
+show_members(Item.__new__(Item))
 
 
 cdef double checked_weight(weight) except -1:
@@ -91,9 +108,9 @@ cdef double positive(str name, value, bint zero=False) except -1:
     return v
 
 
-cdef inline int checked_priority(priority) except? -32768:
+cdef inline int checked_priority(int priority) except -32768:
     if not -32767 <= priority <= 32767:
-        raise ValueError(f"priority {priority!r}: must be between -32767 and 32767")
+        raise ValueError(f"priority {priority}: must be between -32767 and 32767")
     return priority
 
 

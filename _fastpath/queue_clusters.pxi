@@ -21,24 +21,33 @@ cdef inline void sift_up(Core *q, u32 pos) noexcept:
     place(q, pos, &e)
 
 
+cdef inline u32 least_child(const Core *q, u32 pos) noexcept:
+    """Of an entry that has children."""
+    cdef u32 child = pos * 4 + 1, best = child, stop = min(child + 4, q.heap_len)
+    child += 1
+    while child < stop:
+        best = child if fq_less(&q.heap[child], &q.heap[best]) else best
+        child += 1
+    return best
+
+
 cdef inline void sift_down(Core *q, u32 pos) noexcept:
     cdef fq_ent e = q.heap[pos]
-    cdef u32 child, best, stop
-    while True:
-        child = pos * 4 + 1
-        if child >= q.heap_len:
-            break
-        best = child
-        stop = min(child + 4, q.heap_len)
-        child += 1
-        while child < stop:
-            best = child if fq_less(&q.heap[child], &q.heap[best]) else best
-            child += 1
+    cdef u32 best
+    while pos * 4 + 1 < q.heap_len:
+        best = least_child(q, pos)
         if not fq_less(&q.heap[best], &e):
             break
         place(q, pos, &q.heap[best])
         pos = best
     place(q, pos, &e)
+
+
+cdef inline void tidy(Core *q) noexcept:
+    """A cluster that was served stays first until somebody looks: often its call is over by then, and it moves once."""
+    if q.loose:
+        q.loose = False
+        sift_down(q, 0)
 
 
 cdef inline void sift(Core *q, u32 pos) noexcept:
@@ -96,6 +105,10 @@ cdef inline bint charge(Core *q, Cluster *c, double now) noexcept:
 cdef int settle_place(Core *q, u32 cluster, double now) except -1:
     """Put the cluster where its state says it belongs: into the heap, out of it, to its new place."""
     cdef Cluster *c = &q.clusters[cluster]
+    if c.pos == 0:
+        q.loose = False
+    else:
+        tidy(q)
     if not eligible(c):
         if c.pos != NONE:
             leave(q, c.pos)
@@ -121,6 +134,7 @@ cdef inline u32 next_cluster(Core *q, double now) noexcept:
     stands is enough."""
     cdef u32 cluster
     cdef Cluster *c
+    tidy(q)
     while q.heap_len:
         cluster = q.heap[0].cluster
         c = &q.clusters[cluster]

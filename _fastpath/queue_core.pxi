@@ -5,38 +5,39 @@ ctypedef uint64_t u64
 
 cdef extern from "fair_queue.h":
     const u32 NONE "FQ_NONE"
+    enum: BUCKETS "FQ_BUCKETS"
 
 cdef enum State:
     FREE, IDLE, READY, DELAYED, PROCESSING   # IDLE: known for its back-off only
 
 cdef struct Rec:
     # One known key; 40 bytes. What prev and next mean depends on the state.
-    PyObject *key         # owned
+    PyObject *key         # owned; its hash is in it
     double t              # READY: waiting since
-    u32 prev              # READY: neighbour, meaningless at the head; DELAYED: place in the delay heap; PROCESSING: its run
+    u32 prev              # READY: neighbour, of a round's first one the last; DELAYED: place in the delay heap; PROCESSING: its run
     u32 next              # READY: neighbour; FREE: next free one
     u32 cluster
-    u32 hash
+    u32 round             # READY: which round of its level
     int16_t prio          # as asked for
     int16_t level         # READY: where it waits; above prio when it has waited too long
     uint8_t state
     uint8_t spare
     uint16_t attempts     # rate-limited adds since forget()
 
-cdef struct Lane:
-    # Waiting keys of one namespace at one level: FIFO. Lanes of a level form a ring and take turns.
-    u32 head, tail        # head NONE: emptied out of turn, taken from the ring when its turn comes
-    u32 next              # in the ring; free: next free one
-    u32 ns                # hash of the namespace
-    u32 level             # NONE: free
-
 cdef struct Level:
-    # One priority of one cluster; exists while something waits in it.
-    u32 cluster
-    u32 tail              # ring of lanes: the last; its next is the one whose turn it is
-    u32 next              # next lower level; free: next free one
-    u32 count
+    # One priority of one cluster; exists while something waits in it. See queue_turns.pxi.
+    u32 *heads            # round & heads_mask -> its first record, of the rounds from vround on
+    u64 *seen             # open addressing: hash of a namespace << 32 | its last round; 0: free
     double oldest         # no item of the level waits longer than since then
+    u32 heads_mask
+    u32 seen_mask
+    u32 seen_used
+    u32 vround            # V: the round of the item that was taken last
+    u32 ns, last          # one namespace and its last round, beside the table
+    u32 count
+    u32 next              # next lower level; free: next free one
+    double scan_oldest    # while raise_old is at it: what it has seen, and how far it has come
+    u32 scan
     int16_t prio
 
 cdef struct Run:
@@ -52,6 +53,11 @@ cdef struct Run:
     int16_t prio
     uint8_t dirty         # added again meanwhile, at once
     uint8_t orphan        # its cluster was disengaged since
+
+cdef struct Spread:
+    # How many waits and works were how long, by fq_bucket.
+    u64 waits[BUCKETS]
+    u64 works[BUCKETS]
 
 cdef struct Cluster:
     double tag            # S of start-time fair queuing
@@ -77,6 +83,7 @@ cdef struct Cluster:
     uint8_t default_cap
     u64 adds, served, retries
     double queue_seconds, work_seconds
+    Spread *spread        # from its first service on
 
 cdef struct Delay:
     double due
@@ -84,7 +91,7 @@ cdef struct Delay:
     u32 rec
 
 cdef struct Table:
-    # Open addressing, linear probing, deletion by shifting back. Slot: hash << 32 | index + 1.
+    # Open addressing, linear probing, deletion by shifting back. Slot: hash << 32 | index + 1; 0: free.
     u64 *slots
     u32 mask
     u32 used
@@ -92,20 +99,19 @@ cdef struct Table:
 cdef struct Core:
     Rec *recs
     u32 recs_cap, recs_top, recs_free, recs_live
-    Lane *lanes
-    u32 lanes_cap, lanes_top, lanes_free, lanes_live
     Level *levels
-    u32 levels_cap, levels_top, levels_free
+    u32 levels_cap, levels_free
+    size_t level_bytes    # of the levels' arrays
     Run *runs
     u32 runs_cap, runs_top, runs_free
     Cluster *clusters
     u32 clusters_cap
     fq_ent *heap
     u32 heap_cap, heap_len
+    bint loose            # the first one's tag has grown and it has not been moved down yet
     Delay *delays
     u32 delays_cap, delays_len
     Table keys
-    Table lane_table
     double vtime          # V of start-time fair queuing
     double work           # expected_work, G
     double max_wait
@@ -113,6 +119,7 @@ cdef struct Core:
     u64 order
     u32 ready
     u32 processing
+    u32 spreads
     bint priority_first
 
 
@@ -215,7 +222,6 @@ cdef inline u32 new_rec(Core *q, u32 cluster, u32 hash, PyObject *key, int prio)
     Py_INCREF(<object>key)
     r.key = key
     r.cluster = cluster
-    r.hash = hash
     r.prio = <int16_t>prio
     r.attempts = 0
     r.state = IDLE
@@ -225,12 +231,17 @@ cdef inline u32 new_rec(Core *q, u32 cluster, u32 hash, PyObject *key, int prio)
     return i
 
 
+cdef inline u32 key_hash(PyObject *key, u32 cluster) noexcept:
+    """Of a key that has been hashed: a str keeps its hash."""
+    return fq_mix(fq_str_hash(key), cluster)
+
+
 cdef inline void drop_rec(Core *q, u32 i) noexcept:
     """Forget an IDLE key."""
     cdef Rec *r = &q.recs[i]
     cdef PyObject *key = r.key
     check(r.state == IDLE and q.clusters[r.cluster].records > 0)
-    table_delete(&q.keys, r.hash, i)
+    table_delete(&q.keys, key_hash(key, r.cluster), i)
     q.clusters[r.cluster].records -= 1
     r.key = NULL
     r.state = FREE
@@ -242,12 +253,20 @@ cdef inline void drop_rec(Core *q, u32 i) noexcept:
 
 cdef int compact_recs(Core *q) except -1:
     """After a burst: the live records move together, the rest goes back to the system. O(capacity)."""
-    cdef u32 cap = q.recs_live + (q.recs_live >> 2) + 16, n = 0, i, size = 64
+    cdef u32 cap = q.recs_live + (q.recs_live >> 2) + 16, n = 0, i, k, size = 64
+    cdef u64 *slots = NULL
+    cdef u64 *old
+    cdef u64 at, count = <u64>q.keys.mask + 1
+    cdef Level *l
     cdef Rec *recs = <Rec *>malloc(cap * sizeof(Rec))
     cdef u32 *moved = <u32 *>malloc(<size_t>q.recs_top * sizeof(u32))
-    if recs == NULL or moved == NULL:   # no room to make room: stay as we are
+    while size < q.recs_live * 2:
+        size *= 2
+    slots = <u64 *>calloc(size, sizeof(u64))
+    if recs == NULL or moved == NULL or slots == NULL:   # no room to make room: stay as we are
         free(recs)
         free(moved)
+        free(slots)
         return 0
     for i in range(q.recs_top):
         moved[i] = n
@@ -256,77 +275,31 @@ cdef int compact_recs(Core *q) except -1:
             n += 1
     for i in range(n):
         if recs[i].state == READY:
-            if recs[i].prev < q.recs_top:   # a head's may be anything
-                recs[i].prev = moved[recs[i].prev]
+            recs[i].prev = moved[recs[i].prev]
             recs[i].next = NONE if recs[i].next == NONE else moved[recs[i].next]
-    for i in range(q.lanes_top):
-        if q.lanes[i].level != NONE and q.lanes[i].head != NONE:
-            q.lanes[i].head = moved[q.lanes[i].head]
-            q.lanes[i].tail = moved[q.lanes[i].tail]
+    for i in range(q.levels_cap):
+        l = &q.levels[i]
+        for k in range(l.heads_mask + 1 if l.count else 0):
+            if l.heads[k] != NONE:
+                l.heads[k] = moved[l.heads[k]]
     for i in range(q.delays_len):
         q.delays[i].rec = moved[q.delays[i].rec]
     for i in range(q.runs_top):
         if q.runs[i].serial:
             q.runs[i].rec = moved[q.runs[i].rec]
+    old = q.keys.slots
+    q.keys.slots = slots
+    q.keys.mask = size - 1
+    q.keys.used = 0
+    for at in range(count):   # hashes are here: the keys themselves need not be looked at
+        if old[at]:
+            table_insert(&q.keys, <u32>(old[at] >> 32), moved[<u32>old[at] - 1])
+    free(old)
     free(moved)
     free(q.recs)
     q.recs = recs
     q.recs_cap, q.recs_top, q.recs_free = cap, n, NONE
-    while size < n * 2:
-        size *= 2
-    free(q.keys.slots)
-    q.keys.slots = NULL
-    q.keys.used = 0
-    table_resize(&q.keys, size)
-    for i in range(n):
-        table_insert(&q.keys, q.recs[i].hash, i)
     if q.delays_cap > 64 and q.delays_len < q.delays_cap >> 3:
         q.delays_cap = max(q.delays_len * 2, 16)
         q.delays = <Delay *>realloc(q.delays, q.delays_cap * sizeof(Delay))
-    return 0
-
-
-cdef int compact_lanes(Core *q) except -1:
-    cdef u32 cap = q.lanes_live + (q.lanes_live >> 2) + 16, n = 0, i, size = 64
-    cdef Lane *lanes = <Lane *>malloc(cap * sizeof(Lane))
-    cdef u32 *moved = <u32 *>malloc(<size_t>q.lanes_top * sizeof(u32))
-    if lanes == NULL or moved == NULL:
-        free(lanes)
-        free(moved)
-        return 0
-    for i in range(q.lanes_top):
-        moved[i] = n
-        if q.lanes[i].level != NONE:
-            lanes[n] = q.lanes[i]
-            n += 1
-    for i in range(n):
-        lanes[i].next = moved[lanes[i].next]
-    for i in range(q.levels_top):
-        if q.levels[i].count:
-            q.levels[i].tail = moved[q.levels[i].tail]
-    free(moved)
-    free(q.lanes)
-    q.lanes = lanes
-    q.lanes_cap, q.lanes_top, q.lanes_free = cap, n, NONE
-    while size < n * 2:
-        size *= 2
-    free(q.lane_table.slots)
-    q.lane_table.slots = NULL
-    q.lane_table.used = 0
-    table_resize(&q.lane_table, size)
-    for i in range(n):
-        table_insert(&q.lane_table, fq_mix(lanes[i].ns, lanes[i].level), i)
-    return 0
-
-
-cdef inline int shrink(Core *q) except -1:
-    if q.recs_cap > 4096 and q.recs_live < q.recs_cap >> 3:
-        compact_recs(q)
-    if q.lanes_cap > 4096 and q.lanes_live < q.lanes_cap >> 3:
-        compact_lanes(q)
-    if q.runs_cap > 4096 and q.processing == 0:   # items know their run by its number: only all at once
-        free(q.runs)
-        q.runs = NULL
-        q.runs_cap = q.runs_top = 0
-        q.runs_free = NONE
     return 0

@@ -10,7 +10,7 @@ cdef class _Members(_State):
 
     @cython.final
     cdef u32 new_slot(self, str cluster) except? NONE:
-        cdef u32 i
+        cdef u32 i, had = self.q.clusters_cap
         if self.spare:
             i = self.spare.pop()
             self.names[i] = cluster
@@ -18,12 +18,20 @@ cdef class _Members(_State):
             i = len(self.names)
             if i == self.q.clusters_cap:
                 self.q.clusters = <Cluster *>grow(self.q.clusters, &self.q.clusters_cap, i + 1, sizeof(Cluster))
+                memset(&self.q.clusters[had], 0, (self.q.clusters_cap - had) * sizeof(Cluster))
             if i >= self.q.heap_cap:   # room for all at once: later changes of place cannot fail
                 self.q.heap = <fq_ent *>grow(self.q.heap, &self.q.heap_cap, i + 1, sizeof(fq_ent))
             self.names.append(cluster)
         memset(&self.q.clusters[i], 0, sizeof(Cluster))
         self.slots[cluster] = i
         return i
+
+    @cython.final
+    cdef drop_spread(self, u32 i):
+        if self.q.clusters[i].spread != NULL:
+            free(self.q.clusters[i].spread)
+            self.q.clusters[i].spread = NULL
+            self.q.spreads -= 1
 
     @cython.final
     cdef release_slot(self, u32 i):
@@ -87,7 +95,7 @@ cdef class _Members(_State):
         settle_place(q, slot, 0)
         dropped = c.ready + c.delayed
         while c.level != NONE:
-            drop_rec(q, take(q, c.level))
+            drop_rec(q, take(q, slot, c.level))
         q.ready -= c.ready
         c.ready = 0
         for i in range(q.runs_top):
@@ -98,6 +106,7 @@ cdef class _Members(_State):
                 c.orphans += not q.runs[i].orphan
                 q.runs[i].orphan = True
         c.runs = NONE
+        self.drop_spread(slot)
         if c.delayed:
             for i in range(q.delays_len):
                 if q.recs[q.delays[i].rec].cluster == slot:
@@ -154,6 +163,19 @@ cdef class _Members(_State):
         cdef u32 i = self.slot_of(cluster)
         self.q.clusters[i].paused = False
         self.changed(i)
+
+    def spreads(self) -> list:
+        """(cluster, waits, works) of each engaged cluster that was served: how many were how long, see BOUNDS."""
+        cdef Spread *spread
+        cdef u32 i
+        cdef int n
+        rows = []
+        for cluster, slot in self.slots.items():
+            i = slot
+            spread = self.q.clusters[i].spread
+            if spread != NULL:
+                rows.append((cluster, [spread.waits[n] for n in range(BUCKETS)], [spread.works[n] for n in range(BUCKETS)]))
+        return rows
 
     def stats(self) -> list:
         """One ClusterStats for each engaged cluster. `share` is of all worker-seconds so far."""

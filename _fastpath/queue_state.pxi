@@ -15,7 +15,7 @@ cdef class _State:
 
     def __cinit__(self, *args, **kwargs):
         memset(&self.q, 0, sizeof(Core))
-        self.q.recs_free = self.q.lanes_free = self.q.levels_free = self.q.runs_free = NONE
+        self.q.recs_free = self.q.levels_free = self.q.runs_free = NONE
 
     def __init__(self, *, clock=time.monotonic, expected_work=0.1, base_delay=0.005, max_delay=1000.0,
                  max_wait=60.0, int workers=16, bint priority_first=False):
@@ -42,15 +42,18 @@ cdef class _State:
         for i in range(self.q.recs_top):
             if self.q.recs[i].state != FREE:
                 Py_DECREF(<object>self.q.recs[i].key)
+        for i in range(self.q.levels_cap):
+            free(self.q.levels[i].heads)
+            free(self.q.levels[i].seen)
+        for i in range(self.q.clusters_cap):
+            free(self.q.clusters[i].spread)
         free(self.q.recs)
-        free(self.q.lanes)
         free(self.q.levels)
         free(self.q.runs)
         free(self.q.clusters)
         free(self.q.heap)
         free(self.q.delays)
         free(self.q.keys.slots)
-        free(self.q.lane_table.slots)
 
     def __len__(self) -> int:
         """Keys that wait now; neither those being processed nor delayed ones."""
@@ -59,28 +62,28 @@ cdef class _State:
     def __sizeof__(self) -> int:
         """Bytes of the queue's own memory; keys' strings not counted."""
         cdef Core *q = &self.q
-        return (sizeof(Core) + q.recs_cap * sizeof(Rec) + q.lanes_cap * sizeof(Lane) + q.levels_cap * sizeof(Level)
-                + q.runs_cap * sizeof(Run) + q.clusters_cap * sizeof(Cluster) + q.heap_cap * sizeof(fq_ent)
-                + q.delays_cap * sizeof(Delay)
-                + sizeof(u64) * (<size_t>q.keys.mask + <size_t>q.lane_table.mask + 2))
+        return (sizeof(Core) + q.recs_cap * sizeof(Rec) + q.levels_cap * sizeof(Level) + q.level_bytes
+                + q.runs_cap * sizeof(Run) + q.clusters_cap * sizeof(Cluster) + q.spreads * sizeof(Spread)
+                + q.heap_cap * sizeof(fq_ent) + q.delays_cap * sizeof(Delay)
+                + sizeof(u64) * (<size_t>q.keys.mask + 1))
 
     @cython.final
     cdef inline double now(self) except? -1:
         return fq_monotonic() if self.own_clock else self.clock()
 
     @cython.final
-    cdef inline int enqueue(self, u32 i, double since, double now) except -1:
-        """Make an IDLE record READY; it waits since `since`."""
+    cdef inline int enqueue(self, u32 i, u32 ns, double since, double now) except -1:
+        """Make an IDLE record of that namespace READY; it waits since `since`."""
         cdef Core *q = &self.q
         cdef Rec *r = &q.recs[i]
         cdef Cluster *c = &q.clusters[r.cluster]
         cdef u32 level = level_of(q, r.cluster, r.prio)
         r.t = since
         try:
-            append(q, i, level, fq_namespace(r.key))
+            append(q, i, level, ns)
         except MemoryError:
             if q.levels[level].count == 0:
-                drop_level(q, level)
+                drop_level(q, r.cluster, level)
             raise
         c.ready += 1
         q.ready += 1
@@ -98,7 +101,7 @@ cdef class _State:
         while q.delays_len and q.delays[0].due <= now:
             d = q.delays[0]
             undelay(q, d.rec)
-            self.enqueue(d.rec, d.due, now)
+            self.enqueue(d.rec, fq_namespace(q.recs[d.rec].key), d.due, now)
         return 0
 
     @cython.final

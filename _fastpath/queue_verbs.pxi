@@ -5,15 +5,12 @@ cdef class _Verbs(_Members):
     cdef inline u32 known(self, u32 slot, str key) except? NONE:
         """The key's record, made IDLE if it is new."""
         cdef u32 hash = fq_mix(<u64>PyObject_Hash(key), slot)
-        cdef u32 i
-        fq_prefetch(&self.q.keys.slots[hash & self.q.keys.mask])
-        prefetch_lane(&self.q, slot, <PyObject *>key)
-        i = find_key(&self.q, slot, hash, <PyObject *>key)
+        cdef u32 i = find_key(&self.q, slot, hash, <PyObject *>key)
         return new_rec(&self.q, slot, hash, <PyObject *>key, 0) if i == NONE else i
 
     @cython.final
-    cdef int merge(self, u32 i, int prio, double due, double now) except -1:
-        """An add for a known key: the higher priority and the earlier time win."""
+    cdef int merge(self, u32 i, u32 ns, int prio, double due, double now) except -1:
+        """An add for a known key of that namespace: the higher priority and the earlier time win."""
         cdef Core *q = &self.q
         cdef Rec *r = &q.recs[i]
         cdef Cluster *c = &q.clusters[r.cluster]
@@ -44,7 +41,7 @@ cdef class _Verbs(_Members):
             r.prio = max(r.prio, prio)
             if at_once:
                 undelay(q, i)
-                self.enqueue(i, now, now)
+                self.enqueue(i, ns, now, now)
             elif due < q.delays[r.prev].due:
                 q.delays[r.prev].due = due
                 delay_up(q, r.prev)
@@ -52,7 +49,7 @@ cdef class _Verbs(_Members):
             return 0
         r.prio = prio
         if at_once:
-            self.enqueue(i, now, now)
+            self.enqueue(i, ns, now, now)
         else:
             delay(q, i, due)
             self.rearm()
@@ -60,37 +57,45 @@ cdef class _Verbs(_Members):
         return 0
 
     @cython.final
-    cdef bint put(self, str cluster, str key, priority, double after) except -1:
-        cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
+    cdef bint put(self, str cluster, str key, int priority, double after) except -1:
+        cdef Core *q = &self.q
+        cdef PyObject *found
+        cdef const Level *l
         cdef int prio = checked_priority(priority)
         cdef double now
-        cdef u32 slot
+        cdef u32 slot, ns
+        fq_prefetch(<const char *><PyObject *>key + 64)   # where its namespace stands
+        found = PyDict_GetItemWithError(self.slots, cluster)
         if found == NULL or self.shutting:
             return False
-        fq_prefetch(<const char *><PyObject *>key + 64)   # where its namespace stands
         slot = <u32><object>found
-        if not self.q.clusters[slot].engaged:
+        if not q.clusters[slot].engaged:
             return False
+        fq_prefetch(&q.keys.slots[fq_mix(<u64>PyObject_Hash(key), slot) & q.keys.mask])
+        ns = fq_namespace(<PyObject *>key)
+        if q.clusters[slot].level != NONE:   # it is likely to wait there
+            l = &q.levels[q.clusters[slot].level]
+            fq_prefetch(&l.seen[(ns >> 1) & l.seen_mask])
         now = self.now()
-        if self.q.delays_len:
+        if q.delays_len:
             self.release_due(now)
-        self.merge(self.known(slot, key), prio, now + after if after > 0 else now, now)
+        self.merge(self.known(slot, key), ns, prio, now + after if after > 0 else now, now)
         return True
 
-    def add(self, str cluster not None, str key not None, priority=0) -> bool:
+    def add(self, str cluster not None, str key not None, int priority=0) -> bool:
         """Queue "namespace/name" or "name". A key that waits is not queued twice: it takes the higher
         priority. One that is being processed is queued again after its `done`. False, and nothing
         happens, when the cluster is not engaged or the queue is shut down."""
         return self.put(cluster, key, priority, 0)
 
-    def add_after(self, str cluster not None, str key not None, delay, priority=0) -> bool:
+    def add_after(self, str cluster not None, str key not None, delay, int priority=0) -> bool:
         """`add` in `delay` seconds; an earlier time that is known already wins."""
         cdef double after = delay
         if not after < INFINITY:
             raise ValueError(f"delay {delay!r}: must be finite")
         return self.put(cluster, key, priority, after)
 
-    def add_rate_limited(self, str cluster not None, str key not None, priority=0) -> float:
+    def add_rate_limited(self, str cluster not None, str key not None, int priority=0) -> float:
         """`add_after` the key's back-off: base_delay, doubled by each such add since `forget`, at most
         max_delay; the cluster's token bucket may make it longer. Returns the delay, -1.0 when not taken."""
         cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
@@ -117,7 +122,7 @@ cdef class _Verbs(_Members):
             start = max(c.bucket_at, now - c.burst / c.rate)
             c.bucket_at = start + 1 / c.rate
             after = max(after, c.bucket_at - now)
-        self.merge(i, prio, now + after, now)
+        self.merge(i, fq_namespace(<PyObject *>key), prio, now + after, now)
         return after
 
     def forget(self, str cluster not None, str key not None) -> None:
@@ -149,7 +154,6 @@ cdef class _Verbs(_Members):
         cdef Item item
         cdef Cluster *c
         cdef Rec *r
-        cdef fq_ent e
         cdef u32 slot, i, n
         if q.delays_len:
             self.release_due(now)
@@ -159,17 +163,19 @@ cdef class _Verbs(_Members):
         c = &q.clusters[slot]
         if q.levels[c.level].next != NONE:
             raise_old(q, slot, now)
+        if c.spread == NULL:
+            self.make_spread(c)
         item = Item.__new__(Item)
         n = new_run(q, NONE, slot, now)
-        i = take(q, c.level)
+        i = take(q, slot, c.level)
         r = &q.recs[i]
-        fq_prefetch(&q.keys.slots[r.hash & q.keys.mask])   # done will look there
+        fq_prefetch(&q.keys.slots[key_hash(r.key, slot) & q.keys.mask])   # done will look there
         q.runs[n].rec = i
         r.state = PROCESSING
         r.prev = n
         waited = max(now - r.t, 0.0)
-        item.cluster = <str>self.names[slot]
-        item.key = <str><object>r.key
+        item.cluster_ = <str>self.names[slot]
+        item.key_ = <str><object>r.key
         item.priority = r.prio
         item.attempts = r.attempts
         item.waited = waited
@@ -182,19 +188,27 @@ cdef class _Verbs(_Members):
         c.in_flight += 1
         c.served += 1
         c.queue_seconds += waited
+        c.spread.waits[fq_bucket(waited)] += 1
         q.vtime = max(q.vtime, c.tag)
         c.tag += q.runs[n].unit
         c.turn = q.serial
         if c.ready and c.in_flight < c.cap:
-            e = entry(q, slot)
-            q.heap[0] = e
-            sift_down(q, 0)
+            q.heap[0] = entry(q, slot)
+            q.loose = True
         else:
             leave(q, 0)
         n = coming(q)
         if n != NONE:
             fq_prefetch(&q.recs[n])
         return item
+
+    @cython.final
+    cdef int make_spread(self, Cluster *c) except -1:
+        c.spread = <Spread *>calloc(1, sizeof(Spread))
+        if c.spread == NULL:
+            raise MemoryError()
+        self.q.spreads += 1
+        return 0
 
     def has_ready(self) -> bool:
         """Whether `get_nowait` has something now."""
@@ -227,9 +241,6 @@ cdef class _Verbs(_Members):
         if item.run >= q.runs_top or q.runs[item.run].serial != item.serial:
             return
         run = &q.runs[item.run]
-        i = coming(q)   # its record is here by now; get will touch its string
-        if i != NONE:
-            fq_prefetch(q.recs[i].key)
         now = self.now()
         i, slot, prio, dirty, orphan, due = run.rec, run.cluster, run.prio, run.dirty, run.orphan, run.due
         r = &q.recs[i]
@@ -239,6 +250,7 @@ cdef class _Verbs(_Members):
         else:
             elapsed = max(now - run.start, 0.0)
             c.work_seconds += elapsed
+            c.spread.works[fq_bucket(elapsed)] += 1
             c.in_flight -= 1
             c.tag = max(c.tag + (elapsed / q.work - 1 - run.charged) * run.unit, 0.0)
         drop_run(q, item.run)
@@ -247,7 +259,7 @@ cdef class _Verbs(_Members):
         if dirty or (due >= 0 and not self.shutting):
             r.prio = <int16_t>prio
             if dirty or due <= now:
-                self.enqueue(i, due, now)
+                self.enqueue(i, fq_namespace(r.key), due, now)
             else:
                 delay(q, i, due)
                 self.rearm()
@@ -255,6 +267,9 @@ cdef class _Verbs(_Members):
             drop_rec(q, i)
         if not orphan:
             settle_place(q, slot, now)
+            i = coming(q)   # get will touch its string
+            if i != NONE:
+                fq_prefetch(q.recs[i].key)
         elif c.orphans == 0 and not c.engaged:
             self.release_slot(slot)
         if self.waiting and q.heap_len:

@@ -4,7 +4,7 @@ cimport cython
 from cpython.object cimport PyObject, PyObject_Hash
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.dict cimport PyDict_GetItem
-from libc.stdint cimport int16_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
@@ -15,9 +15,11 @@ cdef extern from "fair_queue.h":
         uint32_t cluster
         uint32_t rank
     uint32_t fq_mix(uint64_t a, uint64_t b) noexcept
+    uint64_t fq_str_hash(PyObject *key) noexcept
     bint fq_same_key(PyObject *a, PyObject *b) noexcept
     void fq_prefetch(const void *p) noexcept
     double fq_monotonic() noexcept
+    int fq_member(type of, const char *name, Py_ssize_t offset) except -1
     void check "assert"(bint holds) noexcept
 
 include "queue_core.pxi"
@@ -26,11 +28,22 @@ include "queue_core.pxi"
 @cython.final
 @cython.freelist(256)
 cdef class Item:
-    cdef readonly str cluster
-    cdef readonly str key
+    cdef str cluster_
+    cdef str key_
     cdef readonly double waited
     cdef double start
     cdef u32 rec
+
+
+cdef extern from "fair_queue.h":
+    Py_ssize_t FQ_OFFSET_OF_CLUSTER(Item item) noexcept
+    Py_ssize_t FQ_OFFSET_OF_KEY(Item item) noexcept
+
+cdef int show_members(Item item) except -1:
+    fq_member(Item, "cluster", FQ_OFFSET_OF_CLUSTER(item))
+    return fq_member(Item, "key", FQ_OFFSET_OF_KEY(item))
+
+show_members(Item.__new__(Item))
 
 
 @cython.final
@@ -102,7 +115,7 @@ cdef class Fifo:
             return None
         item = Item.__new__(Item)
         r = &self.q.recs[i]
-        fq_prefetch(&self.q.keys.slots[r.hash & self.q.keys.mask])
+        fq_prefetch(&self.q.keys.slots[key_hash(r.key, r.cluster) & self.q.keys.mask])
         self.head = r.next
         if self.head != NONE:
             fq_prefetch(&self.q.recs[self.head])
@@ -110,8 +123,8 @@ cdef class Fifo:
         item.start = fq_monotonic()
         item.waited = item.start - r.t
         self.waited += item.waited
-        item.cluster = <str>self.names[r.cluster]
-        item.key = <str><object>r.key
+        item.cluster_ = <str>self.names[r.cluster]
+        item.key_ = <str><object>r.key
         item.rec = i
         self.q.ready -= 1
         return item

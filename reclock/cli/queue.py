@@ -18,29 +18,29 @@ from reclock.cli.output import Format, console, page, say, show, table
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 
 COLUMNS = (
-    "CONTROLLER", "CLUSTER", "WAITING", "DELAYED", "RUNNING", "CAP", "WEIGHT", "SHARE", "WAIT", "WORK", "LONGEST", "RETRIES", "STATE",
+    "CONTROLLER", "CLUSTER", "WAITING", "DELAYED", "RUNNING", "CAP", "WEIGHT", "SHARE", "WAIT50", "WAIT99", "WORK50", "WORK99",
+    "LONGEST", "RETRIES", "STATE",
 )  # fmt: skip
 EMPTY = "no queues yet: a controller has one from the moment that a worker has registered it"
 Work = Callable[[Queues], Awaitable[None]]
 
 
 def rows(view: View) -> list[tuple[str, ...]]:
-    """A line for each controller and cluster; wait and work are means of all requests so far."""
+    """A line for each controller and cluster; wait and work are what 50 and 99 of 100 requests took at most."""
     return [_row(one) for one in sorted(view.queues, key=lambda one: (one.controller, one.cluster))]
 
 
 def _row(one: pb.Queue) -> tuple[str, ...]:
-    ended = one.served - one.processing
     state = "paused" if one.paused else "ready" if one.synced else "listing"
     return (
         one.controller, one.cluster or "(host)", str(one.depth), str(one.delayed), str(one.processing), str(one.cap),
-        f"{one.weight:g}", f"{one.share:.0%}", _mean(one.wait, one.served), _mean(one.work, ended),
-        _seconds(one.longest.ToTimedelta().total_seconds()) if one.processing else "-", str(one.retries), state,
+        f"{one.weight:g}", f"{one.share:.0%}", _of(one, "wait_p50"), _of(one, "wait_p99"),
+        _of(one, "work_p50"), _of(one, "work_p99"), _seconds(one.longest.ToTimedelta().total_seconds()) if one.processing else "-", str(one.retries), state,
     )  # fmt: skip
 
 
-def _mean(total: Any, count: int) -> str:
-    return _seconds(total.ToTimedelta().total_seconds() / count) if count > 0 else "-"
+def _of(one: pb.Queue, name: str) -> str:
+    return _seconds(getattr(one, name).ToTimedelta().total_seconds()) if one.HasField(name) else "-"  # type: ignore[arg-type]
 
 
 def _seconds(value: float) -> str:

@@ -34,6 +34,7 @@ from services.reconciler.metrics import QueueMetrics
 from services.reconciler.names import HOST, Obj
 from services.reconciler.router import Router
 from services.reconciler.sinks import Sinks
+from services.reconciler.spreads import spreads
 from services.reconciler.work.hub import Hub
 from services.reconciler.work.peer_servicer import PeerServicer
 from services.reconciler.work.queues import QueueServicer
@@ -71,7 +72,10 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self._waiting = "the host has not been reached yet"
         self.checks["host"] = lambda: self._waiting or None
         self.checks["fleet"] = self.fleet.check
-        self.metrics = QueueMetrics(lambda: [(RESERVED, row) for row in self.queue.stats()] + self.work.stats())
+        self.metrics = QueueMetrics(
+            lambda: [(RESERVED, row) for row in self.queue.stats()] + self.work.stats(),
+            lambda: spreads(RESERVED, self.queue) + self.work.spreads(),
+        )
 
     async def start(self) -> None:
         """Serve gRPC at once; everything else when the host is there."""

@@ -65,6 +65,8 @@ class Replica:
         self.config = config
         self.address = ""
         self.log = ""
+        self._since = 0
+        """Where the log of this start begins."""
         self.child: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -72,7 +74,7 @@ class Replica:
         """Start, and wait until it listens."""
         settings = {"grpcAddress": self.address or "127.0.0.1:0", "httpAddress": "", **self.config}
         self.file.write_text(yaml.safe_dump(settings))
-        seen = len(self.log)
+        seen = self._since = len(self.log)
         self.child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "services.reconciler", "--config", str(self.file),
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
@@ -96,6 +98,12 @@ class Replica:
                 self.child.send_signal(how)
             async with asyncio.timeout(LIMIT):
                 await self.child.wait()
+
+    @property
+    def name(self) -> str:
+        """What it calls itself since its last start; "" while it has not taken part."""
+        found = re.findall(r"replica (\S+) takes part", self.log[self._since :])
+        return found[-1] if found else ""
 
     def send(self, what: signal.Signals) -> None:
         """Send a signal."""

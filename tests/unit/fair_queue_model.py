@@ -41,6 +41,7 @@ class Key:
     level: int = 0
     since: float = 0.0
     due: float = 0.0
+    start: int = 0
     order: int = 0
     state: str = "idle"
     attempts: int = 0
@@ -53,31 +54,35 @@ class Key:
 
 @dataclass
 class Level:
-    """Waiting keys of one priority: namespaces take turns in the order of `ring`."""
+    """Waiting keys of one priority: start-time fair queuing over namespaces, each service costing one."""
 
-    ring: list[str] = field(default_factory=list)
-    lanes: dict[str, list[Key]] = field(default_factory=dict)
+    keys: list[Key] = field(default_factory=list)
+    vtime: int = 0
+    finish: dict[str, int] = field(default_factory=dict)
     oldest: float = 0.0
 
     def __len__(self) -> int:
-        return sum(map(len, self.lanes.values()))
+        return len(self.keys)
 
     def append(self, key: Key) -> None:
-        if len(self) == 0 or key.since < self.oldest:
+        if not self.keys or key.since < self.oldest:
             self.oldest = key.since
-        if key.namespace not in self.lanes:
-            self.ring.append(key.namespace)
-        self.lanes.setdefault(key.namespace, []).append(key)
+        key.start = max(self.vtime, self.finish.get(key.namespace, 0))
+        self.finish[key.namespace] = key.start + 1
+        self.keys.append(key)
+
+    def remove(self, key: Key) -> None:
+        """It gives its turn back if nothing of its namespace is behind it."""
+        self.keys.remove(key)
+        if self.finish[key.namespace] == key.start + 1:
+            self.finish[key.namespace] = key.start
+        if self.keys:
+            self.vtime = max(self.vtime, min(key.start for key in self.keys))
 
     def take(self) -> Key:
-        while not self.lanes[self.ring[0]]:
-            del self.lanes[self.ring.pop(0)]
-        namespace = self.ring.pop(0)
-        key = self.lanes[namespace].pop(0)
-        if self.lanes[namespace]:
-            self.ring.append(namespace)
-        else:
-            del self.lanes[namespace]
+        key = min(self.keys, key=lambda key: key.start)  # the first one of several
+        self.vtime = key.start
+        self.keys.remove(key)
         return key
 
 
@@ -212,7 +217,7 @@ class FairQueue:
         key.state, key.due, key.order = "delayed", due, self.orders
 
     def _move(self, c: Cluster, key: Key, level: int) -> None:
-        c.levels[key.level].lanes[key.namespace].remove(key)
+        c.levels[key.level].remove(key)
         if len(c.levels[key.level]) == 0:
             del c.levels[key.level]
         key.level = level
@@ -289,12 +294,13 @@ class FairQueue:
             if now - level.oldest <= self.max_wait:
                 continue
             c.scan_at = now + self.max_wait / 64
-            for namespace in level.ring:
-                for key in list(level.lanes[namespace]):
+            for start in sorted({key.start for key in level.keys}):
+                for key in [key for key in level.keys if key.start == start]:
                     if now - key.since <= self.max_wait:
                         break
                     self._move(c, key, top)
-            level.oldest = min([now, *[lane[0].since for lane in level.lanes.values() if lane]])
+            firsts = {key.start: key.since for key in reversed(level.keys)}
+            level.oldest = min([now, *firsts.values()])
 
     def get_nowait(self) -> Item | None:
         self._release_due()

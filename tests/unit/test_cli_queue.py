@@ -23,15 +23,17 @@ from tests.integration.work_rig import rig
 EAST = pb.Queue(
     controller="c", cluster="east", depth=7, delayed=1, processing=2, weight=2.0, cap=3, share=0.25, retries=4, served=12,
     wait=duration(6), work=duration(25), longest=duration(130), synced=True,
+    wait_p50=duration(0.02), wait_p99=duration(0.5), work_p50=duration(2.5),
 )  # fmt: skip
 
 
 def test_a_row() -> None:
     cells = dict(zip(queue.COLUMNS, queue._row(EAST), strict=True))
-    assert cells["WAIT"] == "500ms" and cells["WORK"] == "2.5s" and cells["LONGEST"] == "2m"
+    assert (cells["WAIT50"], cells["WAIT99"]) == ("20ms", "500ms") and cells["LONGEST"] == "2m"
+    assert (cells["WORK50"], cells["WORK99"]) == ("2.5s", "-")
     assert cells["SHARE"] == "25%" and cells["STATE"] == "ready"
     quiet = dict(zip(queue.COLUMNS, queue._row(pb.Queue(controller="c", paused=True)), strict=True))
-    assert (quiet["CLUSTER"], quiet["WAIT"], quiet["WORK"], quiet["LONGEST"]) == ("(host)", "-", "-", "-")
+    assert (quiet["CLUSTER"], quiet["WAIT99"], quiet["WORK50"], quiet["LONGEST"]) == ("(host)", "-", "-", "-")
     assert quiet["STATE"] == "paused" and queue._row(pb.Queue(controller="c"))[-1] == "listing"
 
 

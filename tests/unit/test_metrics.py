@@ -21,6 +21,7 @@ from _fastpath.fair_queue import FairQueue
 from services.aggregator.clock.member_metrics import MemberMetrics
 from services.aggregator.clock.tally import Tally
 from services.reconciler.metrics import QueueMetrics
+from services.reconciler.spreads import spreads
 from tests.unit import dashboards
 from tests.unit.dashboards import FILES
 
@@ -37,7 +38,7 @@ class Known(NamedTuple):
 def collected(collector: Collector) -> dict[str, Known]:
     out = {}
     for one in collector.collect():
-        labels = tuple(one.samples[0].labels)
+        labels = tuple(label for label in one.samples[0].labels if label != "le")
         out[f"{one.name}_total" if one.type == "counter" else one.name] = Known(one.type, labels)
     return out
 
@@ -58,8 +59,12 @@ def known() -> dict[str, Known]:
     )
     queue = FairQueue()
     queue.engage("east")
+    queue.add("east", "a/b")
+    assert (item := queue.get_nowait()) is not None
+    queue.done(item)
     rows = [("hello", row) for row in queue.stats()]
-    return out | collected(MemberMetrics(lambda: {"pods": clock})) | collected(QueueMetrics(lambda: rows))
+    queues = QueueMetrics(lambda: rows, lambda: spreads("hello", queue))
+    return out | collected(MemberMetrics(lambda: {"pods": clock})) | collected(queues)
 
 
 def test_every_metric_is_documented_as_it_is() -> None:

@@ -12,6 +12,7 @@ from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.errors import StatusError
 from services.common.grpc import abort, abort_bad_request, abort_status
+from services.reconciler.spreads import Spread, percentile, spreads
 from services.reconciler.work.controller import PROBLEMS_MAX, Controller
 from services.reconciler.work.handout import duration
 from services.reconciler.work.identity import CONTROLLERS, GROUP
@@ -107,10 +108,15 @@ class QueueServicer(rpc.QueueServiceServicer):
         answer = pb.ListQueuesResponse()
         if wanted in ("", RESERVED) and (rows := self._built_in.stats()):
             answer.controllers.append(pb.Controller(name=RESERVED))
-            answer.queues.extend(_row(RESERVED, row, self._replica, True) for row in rows)
+            how_long = {each.cluster: each for each in spreads(RESERVED, self._built_in)}
+            answer.queues.extend(_row(RESERVED, row, self._replica, True, how_long.get(row.cluster)) for row in rows)
         for controller in self._controllers(wanted):
             synced = {cluster: part.synced for cluster, part in controller.parts.items()}
-            answer.queues.extend(_row(controller.name, row, self._replica, synced[row.cluster]) for row in controller.stats())
+            how_long = {each.cluster: each for each in spreads(controller.name, controller.queue)}
+            answer.queues.extend(
+                _row(controller.name, row, self._replica, synced[row.cluster], how_long.get(row.cluster))
+                for row in controller.stats()
+            )
             answer.controllers.append(_controller(controller))
         return answer
 
@@ -145,13 +151,20 @@ def _steer(queue: FairQueue, cluster: str, weight: float | None, cap: int | None
         (queue.pause if paused else queue.resume)(cluster)
 
 
-def _row(controller: str, row: ClusterStats, replica: str, synced: bool) -> pb.Queue:
-    return pb.Queue(
+def _row(controller: str, row: ClusterStats, replica: str, synced: bool, spread: Spread | None) -> pb.Queue:
+    made = pb.Queue(
         controller=controller, cluster=row.cluster, depth=row.depth, delayed=row.delayed, processing=row.processing,
         weight=row.weight, cap=row.cap, paused=row.paused, share=row.share, retries=row.retries, adds=row.adds,
         served=row.served, wait=duration(row.queue_seconds), work=duration(row.work_seconds),
         unfinished=duration(row.unfinished_seconds), longest=duration(row.longest_running), replica=replica, synced=synced,
     )  # fmt: skip
+    for counts, half, most in (
+        ((spread.waits, made.wait_p50, made.wait_p99), (spread.works, made.work_p50, made.work_p99)) if spread is not None else ()
+    ):
+        for share, into in ((0.5, half), (0.99, most)):
+            if (found := percentile(counts, share)) is not None:
+                into.CopyFrom(duration(found))
+    return made
 
 
 def _controller(controller: Controller) -> pb.Controller:

@@ -19,7 +19,17 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from services.common.etcd import PUT, Etcd, EtcdError, KeyValue, LeaseGone, compare, op_delete, op_put
+from services.common.etcd import (
+    PUT,
+    Etcd,
+    EtcdError,
+    EtcdUnavailable,
+    KeyValue,
+    LeaseGone,
+    compare,
+    op_delete,
+    op_put,
+)
 from services.common.tasks import Backoff, Tasks
 from services.reconciler.work import ring
 from services.reconciler.work.mapping import HOST
@@ -29,6 +39,8 @@ log = logging.getLogger(__name__)
 
 RELEASE_LIMIT = 30.0
 """Seconds for which a cluster that is to move waits for what is in flight; after that its leases are called off."""
+AGAIN_AFTER = 0.5
+"""Seconds until a cluster is tried again that etcd did not answer for."""
 HOST_KEY = "host"
 MEMBER_KEY = "member/"
 
@@ -71,6 +83,8 @@ class Replicas:
         self._fences: dict[str, int] = {}
         """Clusters of this replica."""
         self._releasing: set[str] = set()
+        self._leaving: set[str] = set()
+        """Clusters that are not ours any more, while etcd has not been told yet."""
         self._dirty = asyncio.Event()
         self._valid_until = 0.0
         self.records: dict[str, Record] = {}
@@ -133,9 +147,8 @@ class Replicas:
         for cluster in list(self._fences):
             idle = await self._owner.release(cluster, 0)
             self._owner.lost(cluster)
-            del self._fences[cluster]
             with contextlib.suppress(EtcdError):
-                await self._give_up(cluster, clean=idle)
+                await self._give_up(cluster, self._fences.pop(cluster), clean=idle)
 
     def _believe(self, sent: float) -> None:
         # A tenth is for clocks that run differently, and for what is on its way.
@@ -230,12 +243,11 @@ class Replicas:
                 continue
             for cluster in [cluster for cluster in self._fences if cluster not in self._wanted]:
                 self._owner.lost(cluster)
-                del self._fences[cluster]
-                await self._give_up(cluster, clean=False)
+                tasks.spawn(self._leave(cluster, self._fences.pop(cluster), clean=False), f"leave {cluster or 'host'}")
             for cluster in sorted(self._wanted):
                 mine = self._should_have(cluster) == self.replica
-                if mine and cluster not in self._fences and cluster not in self.owners:
-                    await self._take(cluster, lease)
+                if mine and self._may_take(cluster):
+                    await self._try_to_take(cluster, lease)
                 elif not mine and cluster in self._fences and cluster not in self._releasing:
                     self._releasing.add(cluster)
                     tasks.spawn(self._release(cluster), f"release {cluster or 'host'}")
@@ -245,20 +257,41 @@ class Replicas:
             return holder
         return ring.owner(cluster, {name: record.weight for name, record in self.records.items()})
 
+    def _may_take(self, cluster: str) -> bool:
+        """Whether it is nobody's; what etcd says is ours may be so by a transaction whose answer was lost."""
+        free = self.owners.get(cluster, self.replica) == self.replica
+        return free and cluster not in self._fences and cluster not in self._leaving
+
+    async def _try_to_take(self, cluster: str, lease: int) -> None:
+        try:
+            await self._take(cluster, lease)
+        except EtcdUnavailable as error:
+            # One answer that is late is no reason to drop all clusters: the lease says when they are not ours.
+            log.warning("replica %s: %s not taken yet: %s", self.replica, cluster or "the host", error)
+            asyncio.get_running_loop().call_later(AGAIN_AFTER, self._dirty.set)
+
     async def _take(self, cluster: str, lease: int) -> None:
         key, clean = self._cluster_key(cluster), self._clean_key(cluster)
+        kv = await self._etcd.get(key)
+        if kv is not None:
+            # Another's, or ours under an earlier lease: the watch says when it is free.
+            if kv.value == self.replica.encode() and kv.lease == lease:
+                self._gain(cluster, kv.create_revision, clean=False)
+            return
         mark = await self._etcd.get(clean)
         free = [compare(key, "version", "=", 0), compare(clean, "version", "!=" if mark else "=", 0)]
         result = await self._etcd.txn(free, [op_put(key, self.replica.encode(), lease), op_delete(clean)])
-        if not result.succeeded:
-            # Somebody was faster: the watch says who.
-            return
+        # Else somebody was faster: the watch says who.
+        if result.succeeded:
+            self._gain(cluster, result.revision, clean=bool(mark))
+
+    def _gain(self, cluster: str, fence: int, *, clean: bool) -> None:
         if self._wanted is None or cluster not in self._wanted or not self.valid():
             self._dirty.set()
-        self._fences[cluster] = result.revision
+        self._fences[cluster] = fence
         self.owners[cluster] = self.replica
-        log.info("replica %s: has %s now%s", self.replica, cluster or "the host", "" if mark else ", after a lease")
-        self._owner.gained(cluster, result.revision, 0.0 if mark else time.monotonic() + self._lease)
+        log.info("replica %s: has %s now%s", self.replica, cluster or "the host", "" if clean else ", after a lease")
+        self._owner.gained(cluster, fence, 0.0 if clean else time.monotonic() + self._lease)
 
     async def _release(self, cluster: str) -> None:
         """Move a cluster in order: what runs may end, nothing new is handed out."""
@@ -266,14 +299,30 @@ class Replicas:
         if cluster not in self._fences:
             return
         self._owner.lost(cluster)
-        del self._fences[cluster]
         self._releasing.discard(cluster)
-        await self._give_up(cluster, clean=idle)
+        await self._leave(cluster, self._fences.pop(cluster), clean=idle)
 
-    async def _give_up(self, cluster: str, *, clean: bool) -> None:
+    async def _leave(self, cluster: str, fence: int, *, clean: bool) -> None:
+        """Let others have a cluster: told until etcd has it, for as long as our lease lives nobody else could."""
+        self._leaving.add(cluster)
+        backoff = Backoff(initial=0.1, maximum=2.0)
+        try:
+            while True:
+                try:
+                    await self._give_up(cluster, fence, clean=clean)
+                    return
+                except EtcdError as error:
+                    log.warning("replica %s: %s not given up yet: %s", self.replica, cluster or "the host", error)
+                await backoff.wait()
+        finally:
+            self._leaving.discard(cluster)
+            self._dirty.set()
+
+    async def _give_up(self, cluster: str, fence: int, *, clean: bool) -> None:
+        """May be done twice: what was taken anew since has another revision."""
         key = self._cluster_key(cluster)
         success = [op_delete(key)] + ([op_put(self._clean_key(cluster), self.replica.encode())] if clean else [])
-        await self._etcd.txn([compare(key, "value", "=", self.replica.encode())], success)
+        await self._etcd.txn([compare(key, "create", "=", fence)], success)
 
     def _replica_key(self, name: str) -> bytes:
         return f"{self._prefix}replicas/{name}".encode()

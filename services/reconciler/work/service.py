@@ -13,6 +13,7 @@ from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 from services.common.tasks import FailureCallback, Tasks
 from services.reconciler.config import ReconcilerConfig
+from services.reconciler.spreads import Spread, spreads
 from services.reconciler.work.fellows import Fellows
 from services.reconciler.work.hub import Hub
 from services.reconciler.work.identity import Access, User
@@ -79,6 +80,11 @@ class WorkService:
         """(controller, figures of one cluster)."""
         hub = self.parts.hub
         return [(each.name, row) for each in hub.controllers.values() for row in each.stats()] if hub is not None else []
+
+    def spreads(self) -> list[Spread]:
+        """How long waits and works were."""
+        hub = self.parts.hub
+        return [row for each in hub.controllers.values() for row in spreads(each.name, each.queue)] if hub is not None else []
 
     def stop_intake(self) -> None:
         """Hand out nothing more; workers are told to go elsewhere."""
