@@ -14,6 +14,13 @@
 
 #define FQ_NONE ((uint32_t)0xFFFFFFFFu) /* no index */
 
+/* Rounds of namespaces wrap; in the debug build soon, so that its tests see it. */
+#ifdef NDEBUG
+#define FQ_FIRST_ROUND 1u
+#else
+#define FQ_FIRST_ROUND 0xFFFFFFF8u
+#endif
+
 /* One cluster in the heap. Non-negative doubles order as their bits, so (tag, turn) compares as one
  * 128-bit number. `rank` is 0 for all unless priorities go before clusters. */
 typedef struct {
@@ -45,8 +52,11 @@ static inline uint32_t fq_mix(uint64_t a, uint64_t b) {
     return (uint32_t)(h >> 32);
 }
 
-/* The hash of a str that was hashed before. */
-static inline uint64_t fq_str_hash(PyObject *key) { return (uint64_t)((PyASCIIObject *)key)->hash; }
+/* The hash of a str, which keeps it once it was hashed (and hashing a str does not fail). */
+static inline uint64_t fq_str_hash(PyObject *key) {
+    Py_hash_t hash = ((PyASCIIObject *)key)->hash;
+    return (uint64_t)(hash != -1 ? hash : PyObject_Hash(key));
+}
 
 /* Hash of a key's namespace: what stands before its first '/', "" without one; never 0. Two namespaces of one
  * hash share their turn, nothing worse, so 31 bits and no comparison are enough. */

@@ -1,4 +1,5 @@
 # distutils: depends = _fastpath/fair_queue.h
+# cython: binding=False
 """A work queue over many clusters: client-go's contract, fair between clusters and their namespaces.
 
 Python owns the API and the waiting; the state is C structs that link by index (queue_core.pxi). Order:
@@ -8,7 +9,7 @@ O(log clusters), delayed adds O(log delayed). Belongs to one event loop's thread
 """
 cimport cython
 from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
-from cpython.object cimport PyObject, PyObject_Hash
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport INFINITY, isfinite, ldexp
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t

@@ -188,6 +188,12 @@ cdef inline void table_delete(Table *t, u32 hash, u32 index) noexcept:
     t.used -= 1
 
 
+cdef inline void prefetch_rec(const Rec *r) noexcept:
+    """Half of all records lie in two cache lines."""
+    fq_prefetch(r)
+    fq_prefetch(&r.state)
+
+
 cdef inline u32 find_key(const Core *q, u32 cluster, u32 hash, PyObject *key) noexcept:
     cdef u32 at = hash & q.keys.mask
     cdef u64 slot
@@ -232,7 +238,7 @@ cdef inline u32 new_rec(Core *q, u32 cluster, u32 hash, PyObject *key, int prio)
 
 
 cdef inline u32 key_hash(PyObject *key, u32 cluster) noexcept:
-    """Of a key that has been hashed: a str keeps its hash."""
+    """Of a key in the table."""
     return fq_mix(fq_str_hash(key), cluster)
 
 

@@ -1,12 +1,16 @@
 """Inside one cluster: priority first, then namespaces by start-time fair queuing, then first in, first out.
 
 Namespaces weigh the same and each service costs one, so start tags are whole numbers: rounds. A key that is added
-gets the round after its namespace's last one, and never one before V, the round of the key that was taken last.
-So a level is a list for each round from V on, and the last round of each namespace. Everything is O(1), no
+gets the round after its namespace's last one, and never one before V, the round of the key that was taken last (nor
+one beyond V + the keys that wait: what has left the level without being served has left its turn to the others of
+its namespace). So a level is a list for each round from V on, and the last round of each namespace. Everything is O(1), no
 namespace has an object of its own, and the tables hold what is of no use any more until they must grow.
 
 A round's list needs no tail: the first record's prev is the last one.
 """
+
+cdef extern from "fair_queue.h":
+    const u32 FIRST_ROUND "FQ_FIRST_ROUND"
 
 cdef enum:
     FIRST_HEADS = 8        # rounds, and namespaces, that a new level has room for
@@ -107,8 +111,8 @@ cdef u32 level_of(Core *q, u32 cluster, int prio) except? NONE:
     q.levels_free = l.next
     l.prio = <int16_t>prio
     l.count = 0
-    l.vround = l.scan = 1
-    l.last = 0
+    l.vround = l.scan = FIRST_ROUND
+    l.last = l.vround - 1
     l.oldest = l.scan_oldest = 0
     l.next = link[0]
     link[0] = i
@@ -166,7 +170,7 @@ cdef inline u32 turn_of(Core *q, u32 level, u32 ns, u64 **slot) except? NONE:
             more_seen(q, l)
         slot[0] = seen_slot(l, ns)
         last = <u32>slot[0][0] if slot[0][0] else l.vround - 1
-    round = l.vround if past(l, last) else last + 1
+    round = l.vround if past(l, last) else last + (last - l.vround < l.count)
     if round - l.vround > l.heads_mask:
         set_heads(q, l, round - l.vround + 1)
     return round
@@ -237,12 +241,11 @@ cdef inline u32 take(Core *q, u32 cluster, u32 level) noexcept:
     return i
 
 
-cdef void unlink(Core *q, u32 i, u32 level, u32 ns) noexcept:
-    """Take a record out, wherever it stands. It gives its turn back if nothing of its namespace is behind it."""
+cdef void unlink(Core *q, u32 i, u32 level) noexcept:
+    """Take a record out, wherever it stands."""
     cdef Rec *r = &q.recs[i]
     cdef Level *l = &q.levels[level]
     cdef u32 *first = &l.heads[r.round & l.heads_mask]
-    cdef u64 *slot
     check(r.state == READY and first[0] != NONE)
     if first[0] == i:
         first[0] = r.next
@@ -252,12 +255,6 @@ cdef void unlink(Core *q, u32 i, u32 level, u32 ns) noexcept:
         q.recs[r.prev].next = r.next
         q.recs[r.next if r.next != NONE else first[0]].prev = r.prev
     r.state = IDLE
-    if ns == l.ns:
-        l.last -= l.last == r.round
-    elif l.seen != NULL:
-        slot = seen_slot(l, ns)
-        if slot[0] == (<u64>ns << 32 | r.round):
-            slot[0] = <u64>ns << 32 | <u32>(r.round - 1)
     l.count -= 1
     if l.count:
         first_round(l)
@@ -285,7 +282,7 @@ cdef int move(Core *q, u32 i, u32 cluster, u32 from_level, int prio) except -1:
         if q.levels[to].count == 0:
             drop_level(q, cluster, to)
         raise
-    unlink(q, i, from_level, ns)
+    unlink(q, i, from_level)
     append(q, i, to, ns)
     if q.levels[from_level].count == 0:
         drop_level(q, cluster, from_level)

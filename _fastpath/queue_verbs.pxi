@@ -2,11 +2,10 @@
 
 cdef class _Verbs(_Members):
     @cython.final
-    cdef inline u32 known(self, u32 slot, str key) except? NONE:
+    cdef inline u32 known(self, u32 slot, PyObject *key, u32 hash) except? NONE:
         """The key's record, made IDLE if it is new."""
-        cdef u32 hash = fq_mix(<u64>PyObject_Hash(key), slot)
-        cdef u32 i = find_key(&self.q, slot, hash, <PyObject *>key)
-        return new_rec(&self.q, slot, hash, <PyObject *>key, 0) if i == NONE else i
+        cdef u32 i = find_key(&self.q, slot, hash, key)
+        return new_rec(&self.q, slot, hash, key, 0) if i == NONE else i
 
     @cython.final
     cdef int merge(self, u32 i, u32 ns, int prio, double due, double now) except -1:
@@ -63,7 +62,7 @@ cdef class _Verbs(_Members):
         cdef const Level *l
         cdef int prio = checked_priority(priority)
         cdef double now
-        cdef u32 slot, ns
+        cdef u32 slot, hash, ns, i
         fq_prefetch(<const char *><PyObject *>key + 64)   # where its namespace stands
         found = PyDict_GetItemWithError(self.slots, cluster)
         if found == NULL or self.shutting:
@@ -71,15 +70,19 @@ cdef class _Verbs(_Members):
         slot = <u32><object>found
         if not q.clusters[slot].engaged:
             return False
-        fq_prefetch(&q.keys.slots[fq_mix(<u64>PyObject_Hash(key), slot) & q.keys.mask])
+        hash = key_hash(<PyObject *>key, slot)
+        fq_prefetch(&q.keys.slots[hash & q.keys.mask])
         ns = fq_namespace(<PyObject *>key)
         if q.clusters[slot].level != NONE:   # it is likely to wait there
             l = &q.levels[q.clusters[slot].level]
             fq_prefetch(&l.seen[(ns >> 1) & l.seen_mask])
+        i = coming(q)   # its record is here by now; get will touch its string
+        if i != NONE:
+            fq_prefetch(q.recs[i].key)
         now = self.now()
         if q.delays_len:
             self.release_due(now)
-        self.merge(self.known(slot, key), ns, prio, now + after if after > 0 else now, now)
+        self.merge(self.known(slot, <PyObject *>key, hash), ns, prio, now + after if after > 0 else now, now)
         return True
 
     def add(self, str cluster not None, str key not None, int priority=0) -> bool:
@@ -113,7 +116,7 @@ cdef class _Verbs(_Members):
         now = self.now()
         if self.q.delays_len:
             self.release_due(now)
-        i = self.known(slot, key)
+        i = self.known(slot, <PyObject *>key, key_hash(<PyObject *>key, slot))
         r = &self.q.recs[i]
         after = min(ldexp(self.base_delay, min(<int>r.attempts, 1000)), self.max_delay)
         r.attempts += r.attempts < 65535
@@ -144,8 +147,7 @@ cdef class _Verbs(_Members):
         cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
         if found == NULL:
             return NONE
-        return find_key(&self.q, <u32><object>found, fq_mix(<u64>PyObject_Hash(key), <u32><object>found),
-                        <PyObject *>key)
+        return find_key(&self.q, <u32><object>found, key_hash(<PyObject *>key, <u32><object>found), <PyObject *>key)
 
     @cython.final
     cdef Item take_next(self):
@@ -199,7 +201,7 @@ cdef class _Verbs(_Members):
             leave(q, 0)
         n = coming(q)
         if n != NONE:
-            fq_prefetch(&q.recs[n])
+            prefetch_rec(&q.recs[n])
         return item
 
     @cython.final
@@ -267,9 +269,6 @@ cdef class _Verbs(_Members):
             drop_rec(q, i)
         if not orphan:
             settle_place(q, slot, now)
-            i = coming(q)   # get will touch its string
-            if i != NONE:
-                fq_prefetch(q.recs[i].key)
         elif c.orphans == 0 and not c.engaged:
             self.release_slot(slot)
         if self.waiting and q.heap_len:

@@ -1,7 +1,8 @@
 # distutils: include_dirs = _fastpath
+# cython: binding=False
 """The plain queue that the fair one is measured against: same records, table, items and clock; one list."""
 cimport cython
-from cpython.object cimport PyObject, PyObject_Hash
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.dict cimport PyDict_GetItem
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -98,7 +99,7 @@ cdef class Fifo:
         if found == NULL:
             return False
         slot = <u32><object>found
-        hash = fq_mix(<u64>PyObject_Hash(key), slot)
+        hash = key_hash(<PyObject *>key, slot)
         i = find_key(&self.q, slot, hash, <PyObject *>key)
         if i == NONE:
             i = new_rec(&self.q, slot, hash, <PyObject *>key, 0)
@@ -118,7 +119,7 @@ cdef class Fifo:
         fq_prefetch(&self.q.keys.slots[key_hash(r.key, r.cluster) & self.q.keys.mask])
         self.head = r.next
         if self.head != NONE:
-            fq_prefetch(&self.q.recs[self.head])
+            prefetch_rec(&self.q.recs[self.head])
         r.state = PROCESSING
         item.start = fq_monotonic()
         item.waited = item.start - r.t

@@ -68,14 +68,13 @@ class Level:
         if not self.keys or key.since < self.oldest:
             self.oldest = key.since
         key.start = max(self.vtime, self.finish.get(key.namespace, 0))
+        if key.start > self.vtime + len(self.keys):
+            key.start -= 1  # others of its namespace left without being served: it takes the turn of one
         self.finish[key.namespace] = key.start + 1
         self.keys.append(key)
 
     def remove(self, key: Key) -> None:
-        """It gives its turn back if nothing of its namespace is behind it."""
         self.keys.remove(key)
-        if self.finish[key.namespace] == key.start + 1:
-            self.finish[key.namespace] = key.start
         if self.keys:
             self.vtime = max(self.vtime, min(key.start for key in self.keys))
 

@@ -214,6 +214,32 @@ def test_a_raised_priority_goes_to_its_tail(make: Any) -> None:
     assert drain(queue) == ["a:n/1", "a:n/2", "a:n/3", "a:n/y", "a:n/x"]
 
 
+def test_who_comes_to_a_backlog_is_served_in_the_round_that_runs(make: Any) -> None:
+    queue = make("a")
+    for i in range(5):
+        queue.add("a", f"busy/{i}")
+    queue.done(queue.get_nowait())
+    queue.done(queue.get_nowait())
+    queue.add("a", "quiet/0")
+    queue.add("a", "quiet/1")
+    queue.add("a", "other/0")
+    assert drain(queue) == ["a:quiet/0", "a:other/0", "a:busy/2", "a:quiet/1", "a:busy/3", "a:busy/4"]
+
+
+def test_a_key_that_leaves_its_priority_leaves_its_turn_to_its_namespace(make: Any) -> None:
+    queue = make("a")
+    queue.add("a", "n/waits")
+    for _ in range(50):
+        queue.add("a", "m/x")
+        queue.add("a", "m/x", 1)
+        item = queue.get_nowait()
+        assert item.key == "m/x"
+        queue.done(item)
+    queue.add("a", "m/y")
+    queue.add("a", "n/behind")
+    assert drain(queue) == ["a:n/waits", "a:m/y", "a:n/behind"]
+
+
 def test_namespaces_take_turns(make: Any) -> None:
     queue = make("a")
     for i in range(3):

@@ -264,3 +264,39 @@ def test_delays_taken_out_of_the_middle_leave_the_rest_in_order(seed: int) -> No
     now = 10_000.0
     order = [due[item.key] for item in iter(queue.get_nowait, None)]
     assert order == sorted(due.values())
+
+
+def test_turns_of_keys_that_leave_take_no_memory() -> None:
+    """Below a priority that is always busy keys come and go, and no round is ever over."""
+    queue = fast.FairQueue(clock=lambda: 0.0)
+    queue.engage("a", cap=10**6)
+    queue.add("a", "stuck/0")
+    sizes = []
+    for i in range(20_000):
+        queue.add("a", f"n/{i % 2}")
+        queue.add("a", f"n/{(i + 1) % 2}", 1)
+        item = queue.get_nowait()
+        assert item is not None and item.priority == 1
+        queue.done(item)
+        sizes.append(queue.__sizeof__())
+    assert max(sizes[100:]) <= sizes[100]
+
+
+def test_of_many_old_keys_in_many_rounds_each_is_raised() -> None:
+    """More than one look may move, and more rounds than it may see."""
+    now = 1000.0
+    queue = fast.FairQueue(clock=lambda: now)
+    queue.engage("a", cap=10**6)
+    for i in range(9000):
+        queue.add("a", f"{'one' if i < 8000 else f'ns{i}'}/{i}", -100)
+    now += 61
+    queue.add("a", "fresh/0", -100)
+    served = 0
+    for i in range(12_000):
+        queue.add("a", f"busy/{i}")
+        item = queue.get_nowait()
+        assert item is not None and item.key != "fresh/0"
+        served += item.priority == -100
+        queue.done(item)
+    assert served >= 8000 * 5 // 12, "they share the highest priority by namespaces"
+    assert [item.key for item in iter(queue.get_nowait, None)][-1] == "fresh/0"

@@ -60,7 +60,8 @@ def known() -> dict[str, Known]:
     queue = FairQueue()
     queue.engage("east")
     queue.add("east", "a/b")
-    assert (item := queue.get_nowait()) is not None
+    item = queue.get_nowait()
+    assert item is not None
     queue.done(item)
     rows = [("hello", row) for row in queue.stats()]
     queues = QueueMetrics(lambda: rows, lambda: spreads("hello", queue))

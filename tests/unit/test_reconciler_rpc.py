@@ -57,7 +57,8 @@ class Work:
         """One key."""
         self.queue.add(cluster, "a/b")
         self.now += wait
-        assert (item := self.queue.get_nowait()) is not None
+        item = self.queue.get_nowait()
+        assert item is not None
         self.now += work
         self.queue.done(item)
 
