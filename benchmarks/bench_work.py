@@ -4,6 +4,9 @@ Method: the service runs here, over fake clusters (no Kubernetes); requests go s
 run ends when the last `Done` is in. Workers do nothing, or sleep: what is measured is the service and the SDK, on the
 same cores. Workers of a language are one process with so many streams (Go's: examples/go/worker).
 
+Requests a second are waiting for turns on the cores as much as work: one stream has 50 requests in flight, and each
+side sleeps while the other one has them. On a busy machine they scatter by a factor of five; CPU a request does not.
+
     python benchmarks/bench_work.py [REQUESTS]
 """
 
@@ -108,6 +111,12 @@ async def rate(controller: Controller, clusters: list[str], requests: int) -> fl
     return requests / (time.monotonic() - began)
 
 
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 async def throughput(requests: int) -> None:
     """1, 4 and 16 workers, 1 and 100 clusters, two languages."""
     go = build_go()
@@ -120,12 +129,16 @@ async def throughput(requests: int) -> None:
                 started = python(it, workers, 50) if language == "Python" else process(
                     str(go), str(workers), RECLOCK_RECONCILER=it.server.bound
                 )  # fmt: skip
-                async with started:
+                async with started as child:
                     controller = await registered(it, workers)
                     await rate(controller, names, requests // 4)
                     for chosen in (names[:1], names):
+                        before = time.process_time(), cpu_of(child.pid)
                         figure = await rate(controller, chosen, requests)
-                        note(f"requests end to end, {language}, {workers} workers, {len(chosen)} clusters", figure, "a second")
+                        title = f"requests end to end, {language}, {workers} workers, {len(chosen)} clusters"
+                        note(title, figure, "a second")
+                        service, worker = time.process_time() - before[0], cpu_of(child.pid) - before[1]
+                        note(f"{title}: CPU each, service / workers", service / requests * 1e6, f"/ {worker / requests * 1e6:.0f} µs")
                 async with asyncio.timeout(60):
                     while controller.seats:  # noqa: ASYNC110 - another part's list
                         await asyncio.sleep(0.02)

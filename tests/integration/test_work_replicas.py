@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 import yaml
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
@@ -181,6 +182,7 @@ async def test_one_stream_serves_the_clusters_of_all_replicas_and_orderly_moves_
         await other.die()
 
 
+@pytest.mark.timeout(300 + REQUESTS // 20)
 async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_workers_are_killed_and_frozen(
     etcd: EtcdServer, tmp_path: Path
 ) -> None:
