@@ -248,7 +248,8 @@ class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
     access_for: list[str] = msgspec.field(default_factory=lambda: list(ACCESS_FOR))
     """Names (URI or DNS alternative name, or common name) of client certificates that members' credentials go to."""
     leave_timeout: float = 86400.0
-    """Seconds after which a removed cluster's credentials are dropped though nobody said that its copies are gone."""
+    """Seconds after which it is said of a removed cluster that nobody has reported that its copies are gone. Then it takes
+    `reclock forget` to have its credentials dropped."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,6 +61,10 @@ class Hub:
             self._floor = self._gone.popitem(last=False)[1]
         return True
 
+    def has_left(self, name: str) -> bool:
+        """Whether the cluster left while this process ran, as far as is remembered."""
+        return name in self._gone
+
     def resumable(self, version: int) -> bool:
         """Whether all changes after `version` are still known."""
         return self._floor <= version <= self.version

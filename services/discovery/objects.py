@@ -58,9 +58,13 @@ class ClusterObjects:
 
     def engaged(self, record: Record) -> None:
         """Give it what its object says before anybody sees it: a cordoned cluster must not look open."""
+        self._left_behind.pop(record.name, None)
         obj = self.informer.get(record.name)
         if obj is not None:
             record.operator = operator_part(obj, record.provider_labels)
+
+    def waits(self, record: Record) -> None:
+        """Its change is told, too."""
 
     def changed(self, record: Record) -> None:
         """Write its object soon."""
@@ -137,13 +141,14 @@ class ClusterObjects:
             if obj is None:
                 self._labels.pop(name, None)
                 self._left_behind.pop(name, None)
+                self._written.pop(name, None)
             elif self._registry.hub.complete.is_set():
                 await self._left(name, obj)
             return
-        if record.found is None:
+        if record.found is None and record.leaving_since is None:
             return
         labels = record.provider_labels
-        if obj is None or self._labels.get(name, {} if obj else None) != labels:
+        if record.found is not None and (obj is None or self._labels.get(name, {} if obj else None) != labels):
             await self._apply_labels(name, labels)
             self._labels[name] = dict(labels)
         status = to_status(record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import ssl
@@ -139,19 +140,35 @@ def _uid(answer: Response, client: KubeClient) -> tuple[str, str, str]:
 class Prober:
     """A keeper that probes every engaged cluster in a task of its own; one that hangs delays nobody."""
 
-    def __init__(self, settings: Probe, report: Callable[[str, ProbeResult], None]) -> None:
+    def __init__(
+        self, settings: Probe, report: Callable[[str, ProbeResult], None],
+        identified: Callable[[str, str, ProbeResult], None] = lambda name, digest, result: None,
+    ) -> None:  # fmt: skip
+        """`report(name, result)` is told of clusters, `identified(name, digest, result)` of access that waits."""
         self._settings = settings
-        self._report = report
+        self._report, self._identified = report, identified
         self._limit = asyncio.Semaphore(settings.concurrency)
         self._tasks = Tasks("probes")
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._waiting: dict[str, asyncio.Task[None]] = {}
 
     def engaged(self, record: Record) -> None:
         """Start probing, or start anew with changed access."""
-        self.disengaged(record)
+        self._stop(self._running, record.name)
         assert record.found is not None
         self._running[record.name] = self._tasks.spawn(
-            self._run(record.name, record.found.kubeconfig), record.name
+            self._run(record.name, record.found.kubeconfig, functools.partial(self._report, record.name)), record.name
+        )
+
+    def waits(self, record: Record) -> None:
+        """Probe the access that waits under its name, unless it is the same as that in force."""
+        self._stop(self._waiting, record.name)
+        waiting = record.waiting.found if record.waiting is not None else None
+        if waiting is None or (record.found is not None and record.found.digest == waiting.digest):
+            return
+        report = functools.partial(self._identified, record.name, waiting.digest)
+        self._waiting[record.name] = self._tasks.spawn(
+            self._run(record.name, waiting.kubeconfig, report), f"{record.name} waiting"
         )
 
     def changed(self, record: Record) -> None:
@@ -159,7 +176,12 @@ class Prober:
 
     def disengaged(self, record: Record) -> None:
         """Stop probing."""
-        task = self._running.pop(record.name, None)
+        self._stop(self._running, record.name)
+        self._stop(self._waiting, record.name)
+
+    @staticmethod
+    def _stop(tasks: dict[str, asyncio.Task[None]], name: str) -> None:
+        task = tasks.pop(name, None)
         if task is not None:
             task.cancel()
 
@@ -167,7 +189,7 @@ class Prober:
         """Stop all probes."""
         await self._tasks.close()
 
-    async def _run(self, name: str, kubeconfig: object) -> None:
+    async def _run(self, name: str, kubeconfig: object, report: Callable[[ProbeResult], None]) -> None:
         spread = min(len(self._running) * SPREAD, 2 * self._settings.interval)
         await asyncio.sleep(random.uniform(0, spread))
         client = await KubeClient.connect(kubeconfig, name=name, user_agent="reclock-discovery")  # type: ignore[arg-type]
@@ -188,7 +210,7 @@ class Prober:
                 # A busy machine makes one probe late; that is no loss of a cluster.
                 if not (answered and 0 < timeouts < TIMEOUTS):
                     answered = result.reachable
-                    self._report(name, result)
+                    report(result)
                 await asyncio.sleep(self._settings.interval * random.uniform(0.9, 1.1))
         finally:
             await asyncio.shield(client.close())

@@ -12,6 +12,7 @@ from services.common.errors import cut
 from services.common.kube.shape import Shape
 from services.discovery.health import Change, Health
 from services.discovery.providers.base import Found
+from services.discovery.waiting import ANOTHER, Waiting, fingerprint
 
 REACHABLE, READY, CONFIGURED = "Reachable", "Ready", "Configured"
 API_VERSION = "reclock.dev/v1alpha1"
@@ -47,6 +48,11 @@ class Operator:
         return not (self.labels or kept or self.taints)
 
 
+def is_part(shape: Shape) -> bool:
+    """Whether a cluster is a part of a server: a namespace, a workspace."""
+    return bool(shape.namespace or shape.identity)
+
+
 @dataclass(slots=True)
 class Record:
     """One cluster. Owned by the registry."""
@@ -73,6 +79,12 @@ class Record:
     kept: Found | None = None
     """Its access before a restart, for a cluster whose source is gone since."""
     left_behind: str = ""
+    verified: str | None = None
+    """`fingerprint` of the access that was seen to lead to it, or ANOTHER; None: that is not known."""
+    waiting: Waiting | None = None
+    """Other access under its name."""
+    tainted: dict[str, datetime] = field(default_factory=dict)
+    """NoExecute taints that do not say it themselves: since when they are there (`taint_key`)."""
     operator: Operator = field(default_factory=Operator)
     health: Health = field(default_factory=Health)
     same_as: str = ""
@@ -95,6 +107,36 @@ class Record:
         """Whether a condition is True."""
         condition = self.conditions.get(kind)
         return condition is not None and condition.status == "True"
+
+    @property
+    def owned(self) -> bool:
+        """Whether copies may be there, which go before it does."""
+        return self.held and bool(self.uid) and not self.same_as
+
+    @property
+    def keeps_name(self) -> bool:
+        """Whether another cluster has to wait for its name: what was made here may run on where we do not see it.
+
+        Of a part of a server (a namespace, a workspace) that was made anew nothing is left of the old one.
+        """
+        return self.owned and not (self.place is not None and is_part(self.place[1]))
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the access in force leads to this cluster, as far as is known; else nothing may be written there."""
+        if not self.keeps_name or self.verified is None or self.found is None:
+            return True
+        return self.verified == fingerprint(self.uid, self.found)
+
+    @property
+    def misled(self) -> bool:
+        """Whether the access in force leads to another cluster now."""
+        return self.verified == ANOTHER
+
+    def note_taints(self) -> None:
+        """Note since when NoExecute taints without a time are there: tolerations count from then."""
+        timeless = [t for t in self.operator.taints if t.get("effect") == "NoExecute" and _time(t.get("timeAdded")) is None]
+        self.tainted = {key: self.tainted.get(key) or now() for key in map(taint_key, timeless)}
 
     @property
     def provider_labels(self) -> Mapping[str, str]:
@@ -120,7 +162,7 @@ def to_proto(record: Record) -> Any:
             key=str(taint.get("key", "")), value=str(taint.get("value") or ""),
             effect=str(taint.get("effect", "")),
         )  # fmt: skip
-        if (stamp := _time(taint.get("timeAdded"))) is not None:
+        if (stamp := _time(taint.get("timeAdded")) or record.tainted.get(taint_key(taint))) is not None:
             added.added_at.FromDatetime(stamp)
     if record.engaged_at is not None:
         cluster.engaged_at.FromDatetime(record.engaged_at)
@@ -129,6 +171,12 @@ def to_proto(record: Record) -> Any:
     if record.unreachable_since is not None:
         cluster.unreachable_since.FromDatetime(record.unreachable_since)
     return cluster
+
+
+def taint_key(taint: Mapping[str, Any]) -> str:
+    """Which taint of a cluster it is, as people write it."""
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}"
 
 
 def _stamp(time: datetime | None) -> str | None:
@@ -151,7 +199,8 @@ def to_status(record: Record) -> dict[str, Any]:
         "kubeVersion": record.kube_version, "latency": show_latency(record.latency_us),
         "engagedAt": _stamp(record.engaged_at), "unreachableSince": _stamp(record.unreachable_since),
         "forgotten": record.forgotten or None, "reconciled": record.held or None,
-        "leavingSince": _stamp(record.leaving_since),
+        "leavingSince": _stamp(record.leaving_since), "verifiedAccess": record.verified,
+        "taints": [{"taint": key, "since": _stamp(since)} for key, since in sorted(record.tainted.items())],
         "conditions": [
             {"type": kind, "status": c.status, "reason": c.reason, "message": c.message,
              "lastTransitionTime": _stamp(c.since)}
@@ -205,6 +254,11 @@ def from_object(obj: Mapping[str, Any]) -> Record | None:
     record.forgotten = bool(status.get("forgotten"))
     record.held = bool(status.get("reconciled"))
     record.leaving_since = _time(status.get("leavingSince"))
+    record.verified = status.get("verifiedAccess")
+    record.tainted = {
+        str(item["taint"]): since for item in status.get("taints") or ()
+        if item.get("taint") and (since := _time(item.get("since"))) is not None
+    }  # fmt: skip
     for item in status.get("conditions") or []:
         since = _time(item.get("lastTransitionTime")) or now()
         record.conditions[str(item.get("type"))] = Condition(

@@ -4,7 +4,8 @@ Rules: engaging is idempotent and waits for no cluster; changed credentials or s
 source that cannot be read keeps its last clusters; nothing leaves before its provider's first complete reading;
 a name, and a cluster (by the uid of kube-system), belongs to who had it first. A cluster that the reconciler
 follows leaves in two steps: first it is *leaving* (its access is kept, for what Reclock made there to be removed),
-then released. One that comes back meanwhile is engaged in place, as if nothing had been.
+then released. One that comes back meanwhile is engaged in place, as if nothing had been. Other access under its name
+is used once it is known to lead to the same cluster; another cluster waits until it has left (`waiting`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from reclock.discovery.v1 import discovery_pb2
-from services.discovery import metrics
+from services.discovery import metrics, succession
 from services.discovery.hub import Hub
 from services.discovery.probe import ProbeResult
 from services.discovery.providers.base import Found, Problem, Reading
@@ -30,6 +31,7 @@ from services.discovery.record import (
     now,
     to_proto,
 )  # fmt: skip
+from services.discovery.waiting import fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +39,11 @@ LEAVING = (
     "no provider has it any more; its access is kept until what Reclock made there is gone"
     " (`reclock forget` moves its work at once)"
 )
+OVERDUE = (
+    "no provider has it any more, and for {limit:g} s nobody has said that what Reclock made there is gone: what must not"
+    " run twice may run there. `reclock forget {name}` says that it does not, and lets it go"
+)
+UNREAD_IDENTITY = "its access is new, and it is not known yet that it leads to the cluster that it was: nothing is written there"
 
 
 REFUSED = frozenset(
@@ -53,6 +60,9 @@ class Keeper(Protocol):
 
     def changed(self, record: Record) -> None:
         """Something about it changed."""
+
+    def waits(self, record: Record) -> None:
+        """Other access under its name came, or is gone (`record.waiting`)."""
 
     def disengaged(self, record: Record) -> None:
         """It left."""
@@ -96,15 +106,21 @@ class Registry:
         """Take what a keeper has kept; what was found or probed meanwhile is newer and wins."""
         mine = self.records.get(record.name)
         if mine is None:
-            if not self.hub.complete.is_set():
-                self.records[record.name] = record
-                if record.leaving_since is not None:
-                    self._restore_leaving(record)
+            late = self.hub.complete.is_set()
+            if late and (not record.owned or self.hub.has_left(record.name)):
+                return
+            self.records[record.name] = record
+            if record.leaving_since is not None:
+                self._restore_leaving(record)
+            elif late:
+                self.leave(record, "no provider has it")
             return
         if mine.uid and mine.uid != record.uid:
             return
         mine.uid = mine.uid or record.uid
         mine.kube_version = mine.kube_version or record.kube_version
+        mine.verified = record.verified if mine.verified is None else mine.verified
+        mine.tainted = {**mine.tainted, **record.tainted}
         mine.held = mine.held or record.held
         mine.health.began(record.health.changes)
         if record.engaged_at and (mine.engaged_at is None or record.engaged_at < mine.engaged_at):
@@ -113,14 +129,14 @@ class Registry:
             ours = mine.unreachable_since or record.unreachable_since
             mine.unreachable_since = min(ours, record.unreachable_since)
             mine.forgotten = mine.forgotten or record.forgotten
-        self._publish(mine)
+        self.publish(mine)
 
     def _restore_leaving(self, record: Record) -> None:
         """No provider will bring it: it is streamed as it was; without access to those who have theirs still."""
         if record.kept is not None:
-            record.found = record.kept
-            self._tell("engaged", record)
-        self._publish(record)
+            self.use(record, record.kept)
+            self.tell("engaged", record)
+        self.publish(record)
 
     # Providers.
 
@@ -129,11 +145,10 @@ class Registry:
         clashes: list[Problem] = []
         wanted: dict[str, Found] = {}
         for found in reading.clusters:
-            holder = self.records.get(found.name)
-            if holder is not None and holder.provider != provider and self._holds(holder):
+            holder, source = self.holder(found.name)
+            if holder not in ("", provider):
                 clashes.append(Problem(
-                    found.source,
-                    f"the name {found.name!r} is taken by {holder.provider} ({holder.source}); it is left out",
+                    found.source, f"the name {found.name!r} is taken by {holder} ({source}); it is left out"
                 ))  # fmt: skip
             elif found.name in wanted:
                 clashes.append(Problem(found.source, f"the name {found.name!r} is found twice; left out"))
@@ -141,26 +156,32 @@ class Registry:
                 wanted[found.name] = found
         if reading.complete:
             self._read.add(provider)
+        succession.withdraw(self, provider, wanted, reading.unreadable)
         for record in [r for r in self.records.values() if r.provider == provider and r.name not in wanted]:
             if any(record.source.startswith(source) for source in reading.unreadable):
-                self._set_configured(record, "its source cannot be read now; this is what was known last")
-                self._publish(record)
+                self.set_configured(record, "its source cannot be read now; this is what was known last")
+                self.publish(record)
             else:
-                self._leave(record, "no longer in its source")
+                self.leave(record, "no longer in its source")
         for found in wanted.values():
             self._engage(provider, found)
         self._note_problems(provider, [*reading.problems, *clashes])
         self._complete()
 
-    def _holds(self, record: Record) -> bool:
-        """Whether a record's name is taken: not by one that is leaving, or whose provider is not configured."""
-        return record.provider in self._providers and record.leaving_since is None
+    def holder(self, name: str) -> tuple[str, str]:
+        """(provider, source) that has a name, or waits for it; not one that is leaving, or is not configured."""
+        record = self.records.get(name)
+        if record is not None and record.waiting is not None and record.waiting.provider in self._providers:
+            return record.waiting.provider, record.waiting.found.source
+        if record is None or record.provider not in self._providers or record.leaving_since is not None:
+            return "", ""
+        return record.provider, record.source
 
     def _complete(self) -> None:
         if self.hub.complete.is_set() or not self._providers <= self._read:
             return
         for record in [r for r in self.records.values() if r.provider not in self._providers]:
-            self._leave(record, f"its provider {record.provider} is no longer configured")
+            self.leave(record, f"its provider {record.provider} is no longer configured")
         self.hub.complete.set()
         log.info("all providers have read their sources: %d clusters", len(self.records))
 
@@ -181,21 +202,36 @@ class Registry:
 
     def _engage(self, provider: str, found: Found) -> None:
         record = self.records.get(found.name)
-        fresh = record is None or record.found is None
+        if record is not None and succession.must_wait(record, found):
+            succession.let_wait(self, record, provider, found)
+            return
         if record is None:
             record = self.records[found.name] = Record(found.name, provider, found.source)
-        old = record.found
-        record.provider, record.source, record.server = provider, found.source, found.server
-        record.found = found
-        record.place = found.place
+        self.take(record, provider, found)
+
+    @staticmethod
+    def use(record: Record, found: Found) -> None:
+        """This is the access in force."""
+        record.found, record.place, record.server = found, found.place, found.server
+
+    def take(self, record: Record, provider: str, found: Found) -> None:
+        """Engage it, or take its access in place."""
+        fresh, old = record.found is None, record.found
+        record.provider, record.source = provider, found.source
+        self.use(record, found)
+        if record.waiting is not None:
+            record.waiting = None
+            self.tell("waits", record)
         if record.leaving_since is not None:
             log.info("cluster %s is back before it had left: nothing of it is lost", record.name)
             record.leaving_since, record.forgotten = None, False
         record.engaged_at = record.engaged_at or now()
-        self._set_configured(record, found.problem)
+        self.set_configured(record, found.problem)
         if REACHABLE not in record.conditions:
             record.set_condition(REACHABLE, "Unknown", "NotProbedYet", "no probe has ended yet")
             record.set_condition(READY, "Unknown", "NotProbedYet", "no probe has ended yet")
+        elif not record.trusted:
+            self.doubt(record, UNREAD_IDENTITY)
         if fresh and not record.uid:
             # The same address is the same cluster: no need to show it until its first probe says so.
             record.uid = next((r.uid for r in self.records.values() if r is not record and r.place == found.place), "")
@@ -208,11 +244,21 @@ class Registry:
         elif old is not None and old.digest != found.digest:
             log.info("cluster %s: its access changed, engaged anew in place", record.name)
         if fresh or old is None or old.digest != found.digest:
-            self._tell("engaged", record)
-        self._publish(record)
+            self.tell("engaged", record)
+        self.publish(record)
 
-    def _set_configured(self, record: Record, problem: str) -> None:
-        if record.leaving_since is not None:
+    @staticmethod
+    def doubt(record: Record, why: str) -> None:
+        """It counts as not reached: it is not known whether what answers is this cluster."""
+        record.set_condition(REACHABLE, "Unknown", "IdentityNotRead", why)
+        record.set_condition(READY, "Unknown", "IdentityNotRead", "its readiness is not known")
+
+    def set_configured(self, record: Record, problem: str) -> None:
+        """Set the condition; `problem`: why its source cannot be read now."""
+        if record.waiting is not None:
+            leaving = record.leaving_since is not None
+            record.set_condition(CONFIGURED, "False", *record.waiting.describe(record.name, record.uid, leaving))
+        elif record.leaving_since is not None:
             record.set_condition(CONFIGURED, "False", "Leaving", LEAVING)
         elif record.same_as:
             part = record.place is not None and record.place[1].of
@@ -229,22 +275,22 @@ class Registry:
         record = self.records.get(name)
         if record is not None and not record.held:
             record.held = True
-            self._tell("changed", record)
+            self.tell("changed", record)
 
-    def _leave(self, record: Record, reason: str) -> None:
+    def leave(self, record: Record, reason: str) -> None:
         """No provider has it any more: it goes at once where there can be no copies, else when it is released."""
         if record.leaving_since is not None:
             return
-        if not record.held or record.same_as or not record.uid:  # one that was never reached has nothing of ours
+        if not record.owned:  # one that was never reached has nothing of ours
             self._disengage(record, reason)
             return
         record.leaving_since = now()
         log.warning("cluster %s is leaving: %s; its access is kept until its copies are gone", record.name, reason)
         if record.found is None and record.kept is not None:
-            record.found = record.kept
-            self._tell("engaged", record)
-        self._set_configured(record, "")
-        self._publish(record)
+            self.use(record, record.kept)
+            self.tell("engaged", record)
+        self.set_configured(record, "")
+        self.publish(record)
 
     def release(self, record: Record, left_behind: str = "") -> None:
         """Its copies are gone, or have to be left behind (what, for people): it leaves."""
@@ -252,25 +298,35 @@ class Registry:
         self._disengage(record, f"left behind there: {left_behind}" if left_behind else "nothing of ours is left there")
 
     def release_overdue(self, limit: float) -> None:
-        """Release what has been leaving for more than `limit` seconds: nobody says how its copies are."""
+        """See to those that have been leaving for more than `limit` seconds: nobody says how their copies are.
+
+        What must not run twice may run there: each is kept, and named, until an operator says that it will not come back.
+        """
         for record in list(self.records.values()):
-            if record.leaving_since is not None and (now() - record.leaving_since).total_seconds() > limit:
+            if record.leaving_since is None or (now() - record.leaving_since).total_seconds() <= limit:
+                continue
+            if record.forgotten:
                 self.release(record, f"unknown: nobody reported on it for {limit:g} s")
+            elif record.waiting is None and record.set_condition(
+                CONFIGURED, "False", "LeftBehind", OVERDUE.format(name=record.name, limit=limit)
+            ):
+                self.publish(record)
 
     def _disengage(self, record: Record, reason: str) -> None:
         del self.records[record.name]
         log.info("cluster %s disengaged: %s", record.name, reason)
         self.hub.remove(record.name)
         metrics.forget_cluster(record.name)
-        self._tell("disengaged", record)
+        self.tell("disengaged", record)
         self._recheck(record.name)
+        succession.inherit(self, record)
 
     def _recheck(self, name: str) -> None:
         """Look again at those that are left out since they are the same as that one."""
         for other in self.records.values():
             if other.same_as == name:
                 self._find_same(other)
-                self._publish(other)
+                self.publish(other)
                 if not other.same_as:
                     self._find_parts(other)
 
@@ -288,11 +344,21 @@ class Registry:
             record.set_condition(READY, "Unknown", "Unreachable", "its readiness is not known")
             record.unreachable_since = record.unreachable_since or now()
         metrics.show_cluster(record)
-        self._publish(record)
+        self.publish(record)
+        self.note_refusal(record.provider, record.source, result)
+
+    def note_refusal(self, provider: str, source: str, result: ProbeResult) -> None:
+        """Have a source read again whose credentials a cluster does not take."""
         if result.reason in REFUSED:
-            self.refused(record.provider, record.source)
+            self.refused(provider, source)
 
     def _reached(self, record: Record, result: ProbeResult) -> None:
+        if record.keeps_name and result.uid not in ("", record.uid):
+            succession.misled(self, record, result.uid)
+            return
+        if not record.trusted and not result.uid:
+            self.doubt(record, result.message or UNREAD_IDENTITY)
+            return
         record.set_condition(REACHABLE, "True", "Answers", "")
         record.set_condition(READY, "True" if result.ready else "False", result.reason, result.message)
         record.unreachable_since = None
@@ -302,13 +368,23 @@ class Registry:
         record.health.answered(result.sample_us or result.latency_us)
         if noticeable(record.latency_us, result.latency_us):
             record.latency_us = result.latency_us
-        if result.uid and result.uid != record.uid:
+        if result.uid:
+            self._identified(record, result.uid)
+
+    def _identified(self, record: Record, uid: str) -> None:
+        """The access in force leads to this cluster."""
+        assert record.found is not None
+        if uid != record.uid:
             if record.uid:
-                log.warning("cluster %s came back as another one (uid %s)", record.name, result.uid)
+                log.warning("cluster %s came back as another one (uid %s)", record.name, uid)
                 record.engaged_at = now()
-            record.uid = result.uid
+            record.uid = uid
             self._find_same(record)
             self._find_parts(record)
+        record.verified = fingerprint(uid, record.found)
+        waiting = record.waiting
+        if waiting is not None and waiting.found.digest == record.found.digest:
+            self.take(record, waiting.provider, waiting.found)
 
     def _find_same(self, record: Record) -> None:
         """Note whether another record is the same cluster, or all of it: shown twice, its pods would count twice.
@@ -324,7 +400,7 @@ class Registry:
         before = record.same_as
         record.same_as = same[0].name if same else ""
         if record.same_as != before:
-            self._set_configured(record, record.found.problem if record.found is not None else "")
+            self.set_configured(record, record.found.problem if record.found is not None else "")
             if record.same_as:
                 log.warning("cluster %s is the same cluster as %s, or a part of it: left out", record.name, record.same_as)
 
@@ -333,31 +409,34 @@ class Registry:
         for other in self.records.values() if record.uid else ():
             if other.place is not None and other.place[1].of == record.uid:
                 self._find_same(other)
-                self._publish(other)
+                self.publish(other)
 
     def operated(self, name: str, operator: Operator) -> None:
         """Take over what the operator set on the `Cluster` object."""
         record = self.records.get(name)
         if record is not None and record.operator != operator:
             record.operator = operator
-            self._publish(record)
+            self.publish(record)
 
     def forget(self, record: Record) -> None:
         """An operator says that the cluster will not come back."""
         record.forgotten = True
         log.warning("cluster %s is forgotten: an operator says that it will not come back", record.name)
-        self._publish(record)
+        self.publish(record)
 
     # Telling.
 
-    def _publish(self, record: Record) -> None:
+    def publish(self, record: Record) -> None:
+        """Stream it as it is now, and tell the keepers."""
+        record.note_taints()
         if record.same_as:
             self.hub.remove(record.name)
         else:
             self.hub.put(to_proto(record), access_of(record))
-        self._tell("changed", record)
+        self.tell("changed", record)
 
-    def _tell(self, what: str, record: Record) -> None:
+    def tell(self, what: str, record: Record) -> None:
+        """Call the method `what` of all keepers."""
         for keeper in self._keepers:
             getattr(keeper, what)(record)
 

@@ -149,9 +149,9 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         if not is_dns_label(name):
             text = f"name {name!r}: allowed is a DNS label (a-z, 0-9, -, at most 63 characters)"
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        holder = self._registry.records.get(name)
-        if holder is not None and holder.provider != ID and holder.leaving_since is None:
-            text = f"cluster {name!r} belongs to {holder.provider} ({holder.source})"
+        holder, source = self._registry.holder(name)
+        if holder not in ("", ID):
+            text = f"cluster {name!r} belongs to {holder} ({source})"
             await abort(context, grpc.StatusCode.ALREADY_EXISTS, text)
         try:
             kubeconfig = embedded(request.kubeconfig)

@@ -12,6 +12,7 @@ from reclock.discovery.v1 import discovery_pb2_grpc
 from services.common.kube import kubeconfig as kc
 from services.common.kube.client import KubeClient
 from services.common.service import Service
+from services.discovery import succession
 from services.discovery.config import DiscoveryConfig, Settings
 from services.discovery.hub import Hub
 from services.discovery.objects import ClusterObjects
@@ -46,6 +47,9 @@ class Keep:
         """Write soon."""
         self._file.mark()
 
+    def waits(self, record: Record) -> None:
+        """Its source is read again after a restart."""
+
     def disengaged(self, record: Record) -> None:
         """Write soon."""
         self._file.mark()
@@ -60,7 +64,8 @@ class DiscoveryService(Service[DiscoveryConfig]):
         """Restore what was known, then start providers, probes and the API."""
         configured = self.config.parsed_providers()
         self.registry = Registry(Hub(), [*(ident for ident, _ in configured), REGISTERED])
-        self.prober = Prober(self.config.probe, self.registry.probed)
+        identified = functools.partial(succession.identified, self.registry)
+        self.prober = Prober(self.config.probe, self.registry.probed, identified)
         self.state_file = StateFile(self.config.state_file, self._collect)
         state = await asyncio.to_thread(self.state_file.load)
         self.host = await self._connect_host()

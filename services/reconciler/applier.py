@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Literal
 
-from services.common.errors import MemberUnreachable, StatusError
+from services.common.errors import MemberUnreachable, StatusError, unavailable
 from services.reconciler.digest import contains, fingerprint
-from services.reconciler.member_cache import CopyKey, MemberCache
-from services.reconciler.names import DIGEST, FIELD_MANAGER, HOST_UID, ON_MEMBERS, Obj
-from services.reconciler.objects import annotations_of, deleting, host_uid, is_ours, name_of, uid
+from services.reconciler.member_cache import IDENTITY_HOLDS, CopyKey, MemberCache
+from services.reconciler.names import COPIED, DIGEST, FIELD_MANAGER, HOST_UID, ON_MEMBERS, Obj
+from services.reconciler.objects import (
+    annotations_of,
+    deleting,
+    host_uid,
+    is_ours,
+    must_not_run_twice,
+    name_of,
+    uid,
+)  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -19,19 +28,31 @@ DEADLINE = 10.0
 """Seconds that one call to a member may take."""
 FOREIGN_FOR = 30.0
 """Seconds for which an object that is not ours is not asked about again."""
+FOREIGN_MAX = 1000
+"""Foreign objects that are remembered before those of long ago are dropped."""
 JSON_PATCH = "application/json-patch+json"
 
-Outcome = Literal["same", "written", "foreign", "waiting"]
+Outcome = Literal["same", "written", "foreign", "waiting", "earlier"]
 
 
 class Applier:
-    """Brings one object on one member to what is desired. Stateless but for what it learnt of foreign objects."""
+    """Brings one object on one member to what is desired. Stateless but for what it learnt of foreign objects.
 
-    def __init__(self) -> None:
+    `valid` says whether this replica has the host for sure: it is asked right before each write, since each await is a
+    place where that may have ended.
+    """
+
+    def __init__(self, valid: Callable[[], bool] = lambda: True) -> None:
+        self._valid = valid
         self._foreign: dict[tuple[str, CopyKey], float] = {}
 
+    def _check(self) -> None:
+        if not self._valid():
+            raise unavailable("another replica may have the host by now: nothing is written", retry_after=1)
+
     async def sync(self, member: MemberCache, kind: str, desired: Obj) -> Outcome:
-        """Create or apply; `foreign`: somebody else's object has the name, `waiting`: an old one has to go first.
+        """Create or apply; `foreign`: somebody else's object has the name, `waiting`: an old one has to go
+        first, `earlier`: there is a workload's copy of another host object of that name.
 
         StatusError when the member refuses it; MemberUnreachable when it does not answer in time.
         """
@@ -44,17 +65,25 @@ class Applier:
             if actual is None:
                 return "written"
             if not is_ours(actual, member.fleet_id):
-                self._foreign[member.name, key] = time.monotonic() + FOREIGN_FOR
+                self._note_foreign(member, key)
                 return "foreign"
         if deleting(actual):
             return "waiting"
         if host_uid(actual) != annotations_of(desired)[HOST_UID]:
+            if kind in COPIED:
+                return "earlier"
             await self.delete(member, kind, actual)
             return "waiting"
         if self._is_as_written(member, actual, desired):
             return "same"
         await self._apply(member, key, actual, desired)
         return "written"
+
+    def _note_foreign(self, member: MemberCache, key: CopyKey) -> None:
+        now = time.monotonic()
+        if len(self._foreign) >= FOREIGN_MAX:
+            self._foreign = {known: until for known, until in self._foreign.items() if until > now}
+        self._foreign[member.name, key] = now + FOREIGN_FOR
 
     def _is_as_written(self, member: MemberCache, actual: Obj, desired: Obj) -> bool:
         if annotations_of(actual).get(DIGEST) != annotations_of(desired)[DIGEST]:
@@ -74,6 +103,8 @@ class Applier:
         namespace = key[1] or None
         try:
             async with deadline(member):
+                await member.identify(0.0 if must_not_run_twice(key[0], desired) else IDENTITY_HOLDS)
+                self._check()
                 made = await member.client.create(resource, namespace, desired, fieldManager=FIELD_MANAGER)
         except StatusError as error:
             if error.reason != "AlreadyExists":
@@ -92,6 +123,7 @@ class Applier:
         body = {**desired, "metadata": {**desired["metadata"], "uid": uid(actual)}}
         try:
             async with deadline(member):
+                self._check()
                 made = await member.client.apply(resource, namespace, key[2], body, field_manager=FIELD_MANAGER)
         except StatusError as error:
             if error.code != 422 or key[0] in ("replicaset", "statefulset", "daemonset", "job", "claim"):
@@ -115,6 +147,7 @@ class Applier:
         ]
         try:
             async with deadline(member):
+                self._check()
                 await member.client.patch(ON_MEMBERS[key[0]], key[1] or None, key[2], patch, JSON_PATCH)
         except StatusError as error:
             if error.code not in (409, 422):
@@ -130,6 +163,7 @@ class Applier:
         namespace, name = name_of(copy)
         try:
             async with deadline(member):
+                self._check()
                 await member.client.delete(
                     ON_MEMBERS[kind], namespace or None, name, propagation=propagation, uid=uid(copy)
                 )

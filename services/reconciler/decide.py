@@ -17,6 +17,7 @@ from services.reconciler.objects import (
     deleting,
     held,
     host_uid,
+    is_true,
     name_of,
     propagation,
     replicas,
@@ -130,7 +131,9 @@ def _whole(
         return Decision("keep", message=f"the copy on {elsewhere} goes first")
     if copy is not None and (since := annotations_of(copy).get(FENCED)):
         # The worker beside it lifts the fence when the manager confirms the placement; until then hands off.
-        return Decision("keep", message=f"fenced since {since}: its worker was out of contact with the manager")
+        # Only what has no pods any more is said to be fenced: the scheduler may start it elsewhere on that word.
+        state = "fenced" if is_at_rest(kind, copy) else "being fenced"
+        return Decision("keep", message=f"{state} since {since}: its worker was out of contact with the manager")
     if kind == "job":
         return _apply(_job(world, obj, copy, suspend=_suspends(obj, workload)), obj)
     return _apply(manifest(kind, obj, world.fleet_id), obj)
@@ -167,6 +170,17 @@ def _told(job: Obj, copy: Obj) -> bool:
         and count(shown, "failed") >= base + count(current, "failed")
         and count(shown, "succeeded") >= count(current, "succeeded")
     )
+
+
+def is_at_rest(kind: str, copy: Obj) -> bool:
+    """Whether a copy that was told to stop is seen to have no pods any more."""
+    status = copy.get("status") or {}
+    if kind == "job":
+        # `terminating` is there only from Kubernetes 1.28 on; before, active pods are all that a Job tells of.
+        suspended = bool((copy.get("spec") or {}).get("suspend")) and is_true(copy, "Suspended")
+        return suspended and not count(status, "active") and not count(status, "terminating")
+    seen = count(status, "observedGeneration") >= int(copy["metadata"].get("generation", 0))
+    return seen and not replicas(copy) and not count(status, "replicas")
 
 
 def _elsewhere(world: World, obj: Obj, member: MemberCache, workload: Mapping[str, Any]) -> str:

@@ -77,6 +77,8 @@ class HostCache:
             names = self._names[kind][namespace]
             if event == "DELETED":
                 names.pop(name, None)
+                if not names:
+                    del self._names[kind][namespace]
             else:
                 names[name] = obj
         if kind == "replicaset":

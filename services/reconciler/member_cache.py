@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from services.common.fleet import Member
+from services.common.kube import identity
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.tasks import Tasks
@@ -19,8 +20,12 @@ Event = Callable[["MemberCache", str, str, Obj, Obj | None], None]
 CopyKey = tuple[str, str, str]
 """(kind, namespace, name)."""
 
+IDENTITY_HOLDS = 1.0
+"""Seconds for which it is known which cluster answers, where no more hangs on it than tidiness."""
 WRITE_SEEN_WITHIN = 30.0
 """Seconds after which a write whose event never came is no longer counted as running."""
+WRITES_MAX = 1000
+"""Writes that are remembered before those of long ago are dropped."""
 
 
 class MemberCache:
@@ -41,11 +46,13 @@ class MemberCache:
         self.namespaces: set[str] = set()
         """Namespaces known to be there, ours or not."""
         self._writing: dict[CopyKey, tuple[int, float]] = {}
+        self._identified = float("-inf")
         self.owned: OwnedObjects | None = None
         selector = f"{ORIGIN}={fleet_id}"
         self.informers = {
             kind: Informer(
-                self.client, resource, label_selector=selector, handler=partial(self._handle, kind), absent_is_empty=True
+                self.client, resource, label_selector=selector, handler=partial(self._handle, kind), absent_is_empty=True,
+                check=partial(self.identify, IDENTITY_HOLDS),
             )
             for kind, resource in ON_MEMBERS.items()
         }  # fmt: skip
@@ -62,6 +69,17 @@ class MemberCache:
     def synced(self) -> bool:
         """Whether all of it was read at least once."""
         return all(informer.synced.is_set() for informer in self.informers.values())
+
+    async def identify(self, holds: float = 0.0) -> None:
+        """MemberUnreachable unless this very cluster answers; `holds`: seconds for which an earlier answer counts.
+
+        Another one may have its address before discovery has noticed: what is made there in its place, or what is not
+        found there, would say nothing about what runs here.
+        """
+        asked = time.monotonic()
+        if asked >= self._identified + holds:
+            await identity.expect(self.client, self.member.uid)
+            self._identified = asked
 
     def get(self, kind: str, namespace: str, name: str) -> Obj | None:
         """The copy as last seen."""
@@ -90,7 +108,11 @@ class MemberCache:
 
     def writes(self, key: CopyKey, number: int) -> None:
         """Note, before it is sent, that a copy is written with so many replicas."""
-        self._writing[key] = (number, time.monotonic() + WRITE_SEEN_WITHIN)
+        now = time.monotonic()
+        if len(self._writing) >= WRITES_MAX:
+            # Those whose events never came: the member refused them.
+            self._writing = {known: entry for known, entry in self._writing.items() if entry[1] > now}
+        self._writing[key] = (number, now + WRITE_SEEN_WITHIN)
 
     def _handle(self, kind: str, event: str, obj: Obj, old: Obj | None) -> None:
         key: CopyKey = (kind, *name_of(obj))

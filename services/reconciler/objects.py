@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from services.reconciler.names import FINALIZER, HOST_UID, ORIGIN
+from services.reconciler.names import AT_MOST_ONCE, FINALIZER, HOST_UID, ORIGIN
 
 NAME_LIMIT = 63
 
@@ -31,6 +31,11 @@ def labels_of(obj: Mapping[str, Any]) -> dict[str, str]:
 def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:
     """Annotations; empty when there are none."""
     return obj["metadata"].get("annotations") or {}
+
+
+def must_not_run_twice(kind: str, obj: Mapping[str, Any]) -> bool:
+    """Whether an owner or its copy may never run in two clusters at once."""
+    return kind == "statefulset" or (kind == "job" and annotations_of(obj).get(AT_MOST_ONCE) == "true")
 
 
 def finalizers(obj: Mapping[str, Any]) -> list[str]:

@@ -102,6 +102,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         # What the host does costs members nothing: it may use every worker, and goes first.
         self.queue.engage(HOST, weight=HOST_WEIGHT, cap=self.config.workers)
         router: Router
+        hub: Hub
 
         def host_event(kind: str, event: str, obj: Obj, old: Obj | None) -> None:
             router.host_event(kind, event, obj, old)
@@ -109,7 +110,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         host = HostCache(client, host_event)
         sinks = Sinks(client)
         context = Context(
-            World(fleet_id, host), self.queue, Applier(), Recorder(client),
+            World(fleet_id, host), self.queue, Applier(lambda: hub.valid()), Recorder(client),
             worker_lost_timeout=self.config.worker_lost_timeout, surge_timeout=self.config.surge_timeout,
             release=self._release, sinks=sinks.resources,
             unread=lambda: not (aggregations.informer.synced.is_set() and sinks.informer.synced.is_set()),

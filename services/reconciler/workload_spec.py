@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from services.reconciler.names import AT_MOST_ONCE, FINALIZER, Obj
-from services.reconciler.objects import annotations_of, labels_of, name_of, replicas, uid, workload_name
+from services.common.kube.pod_requests import pod_requests
+from services.common.kube.quantity import plain
+from services.reconciler.names import FINALIZER, Obj
+from services.reconciler.objects import labels_of, must_not_run_twice, name_of, replicas, uid, workload_name
 
 MODES = {
     "deployment": "Any", "replicaset": "Any", "statefulset": "Single", "job": "Single",
@@ -25,73 +25,6 @@ CONSTRAINTS = (
 )  # fmt: skip
 """Fields of a pod spec that bear on where it may run."""
 JOB_CONTROLLER = "kubernetes.io/job-controller"
-
-_QUANTITY = re.compile(r"^([+-]?[\d.]+)(?:[eE]([+-]?\d+)|([numkMGTPE]|[KMGTPE]i)?)$")
-_UNITS = {
-    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
-    **{letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)},
-    **{f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)},
-}  # fmt: skip
-
-
-def quantity(text: str | int | float) -> Decimal:
-    """A Kubernetes quantity in its unit; ValueError when it is none."""
-    match = _QUANTITY.match(str(text).strip())
-    if match is None:
-        raise ValueError(f"{text!r} is no Kubernetes quantity")
-    number, exponent, suffix = match.groups()
-    value = Decimal(number)
-    return value.scaleb(int(exponent)) if exponent else value * _UNITS[suffix or ""]
-
-
-def render(amount: Decimal) -> str:
-    """A quantity in its unit, or in thousandths where it is not whole."""
-    if amount == amount.to_integral_value():
-        return str(int(amount))
-    return f"{int((amount * 1000).to_integral_value(rounding=ROUND_CEILING))}m"
-
-
-def _requests(container: Mapping[str, Any]) -> dict[str, Decimal]:
-    resources = container.get("resources") or {}
-    amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: quantity(value) for name, value in amounts.items()}
-
-
-def _add(into: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
-    for name, amount in amounts.items():
-        into[name] = into.get(name, Decimal(0)) + amount
-
-
-def _largest(into: dict[str, Decimal], amounts: Mapping[str, Decimal]) -> None:
-    for name, amount in amounts.items():
-        into[name] = max(into.get(name, Decimal(0)), amount)
-
-
-def pod_requests(spec: Mapping[str, Any]) -> dict[str, str]:
-    """What one pod asks of a node, as Kubernetes' scheduler counts it.
-
-    Containers and sidecars run together; an ordinary init container runs with the sidecars before it. Requests of
-    the pod itself (KEP-2837) win where they are set.
-    """
-    running: dict[str, Decimal] = {}
-    sidecars: dict[str, Decimal] = {}
-    starting: dict[str, Decimal] = {}
-    for container in spec.get("containers") or []:
-        _add(running, _requests(container))
-    for container in spec.get("initContainers") or []:
-        amounts = _requests(container)
-        if container.get("restartPolicy") == "Always":
-            _add(sidecars, amounts)
-            _largest(starting, sidecars)
-        else:
-            _add(amounts, sidecars)
-            _largest(starting, amounts)
-    _add(running, sidecars)
-    _largest(running, starting)
-    own = (spec.get("resources") or {}).get("requests") or {}
-    running.update({name: quantity(value) for name, value in own.items()})
-    _add(running, {name: quantity(value) for name, value in (spec.get("overhead") or {}).items()})
-    return {name: render(amount) for name, amount in sorted(running.items())}
 
 
 def volume_claims(spec: Mapping[str, Any]) -> list[str]:
@@ -132,10 +65,9 @@ def workload_spec(kind: str, owner: Mapping[str, Any]) -> dict[str, Any]:
     pod_set = {
         "name": "main",
         "count": pod_count(kind, owner),
-        "requests": pod_requests(pod),
+        "requests": {name: plain(amount) for name, amount in sorted(pod_requests(pod).items())},
         "constraints": constraints,
     }
-    once = kind == "statefulset" or (kind == "job" and annotations_of(owner).get(AT_MOST_ONCE) == "true")
     return {
         "owner": {
             "apiVersion": API_VERSIONS.get(kind, "apps/v1"), "kind": KINDS[kind],
@@ -144,7 +76,7 @@ def workload_spec(kind: str, owner: Mapping[str, Any]) -> dict[str, Any]:
         "podSets": [pod_set],
         "mode": MODES[kind],
         "suspend": bool(spec.get("suspend")) if kind == "job" else False,
-        "atMostOnce": once,
+        "atMostOnce": must_not_run_twice(kind, owner),
         "labels": dict(labels_of(owner)),
     }  # fmt: skip
 

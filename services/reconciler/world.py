@@ -132,6 +132,8 @@ class World:
             return False
         if report is None:
             del reports[cluster]
+            if not reports:
+                del self._reports[key]
         else:
             reports[cluster] = report
         return True

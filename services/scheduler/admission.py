@@ -11,8 +11,8 @@ from services.scheduler.ledger import OwnerKey
 from services.scheduler.member import Answer, Ask, MemberState, PodSets, Stuck
 from services.scheduler.verdict import Verdict
 
-ClashCheck = Callable[[OwnerKey], Awaitable[str]]
-"""Returns why a foreign object of the owner's kind and name is in the way; "" when none is.
+ClashCheck = Callable[[OwnerKey, str], Awaitable[str]]
+"""Returns why an object of the owner's kind and name that is foreign to a fleet (its id) is in the way; "" when none is.
 
 Raises StatusError when the member does not tell.
 """
@@ -21,7 +21,7 @@ Lift = Callable[[OwnerKey], Awaitable[None]]
 """Lifts the fence around the copy of an owner whose placement is confirmed; StatusError: it has to be tried again."""
 
 
-async def no_clash(owner: OwnerKey) -> str:
+async def no_clash(owner: OwnerKey, fleet_id: str) -> str:
     """A clash check for members without an API."""
     return ""
 
@@ -142,7 +142,7 @@ class LocalAdmission:
     async def reserve(self, ask: Ask, ttl: float | None = None) -> Answer:
         """See Admission."""
         if not ask.placed:
-            refused = await self._refuses(ask.owner)
+            refused = await self._refuses(ask.owner, ask.fleet_id)
             if refused is not None:
                 return Answer(False, refused)
         elif ask.at_most_once and self._lift is not None:
@@ -150,14 +150,14 @@ class LocalAdmission:
         # No await from here on: checking and holding are one step.
         return self.state.reserve(ask, self._clock.monotonic(), ttl or self._ttl)
 
-    async def _refuses(self, owner: OwnerKey) -> Verdict | None:
+    async def _refuses(self, owner: OwnerKey, fleet_id: str) -> Verdict | None:
         problem = self._problem()
         if not problem and self._clock.monotonic() < self._settled:
             problem = "it has just started and waits until earlier reservations have ended"
         if problem:
             return Verdict(self.cluster, "Worker", problem)
         try:
-            clash = await self._clash(owner)
+            clash = await self._clash(owner, fleet_id)
         except StatusError as error:
             return Verdict(self.cluster, "Reachable", error.message)
         return Verdict(self.cluster, "NameClash", clash) if clash else None
@@ -170,13 +170,13 @@ class LocalAdmission:
         """See Admission."""
         self.state.release(id_, attempt)
 
-    async def evaluate(self, owner: OwnerKey | None, pod_sets: PodSets) -> Verdict:
+    async def evaluate(self, owner: OwnerKey | None, pod_sets: PodSets, fleet_id: str = "") -> Verdict:
         """See Admission."""
         problem = self._problem()
         if problem:
             return Verdict(self.cluster, "Worker", problem)
         try:
-            clash = await self._clash(owner) if owner is not None else ""
+            clash = await self._clash(owner, fleet_id) if owner is not None else ""
         except StatusError as error:
             return Verdict(self.cluster, "Reachable", error.message)
         if clash:

@@ -11,7 +11,8 @@ from reclock.scheduler.v1 import scheduler_pb2 as pb
 from reclock.scheduler.v1 import scheduler_pb2_grpc
 from services.common.errors import StatusError
 from services.common.grpc import abort, abort_status
-from services.scheduler import quantity, verdict, wire
+from services.common.kube import quantity
+from services.scheduler import verdict, wire
 from services.scheduler.admission import LocalAdmission
 from services.scheduler.fence import Fence
 from services.scheduler.member import Ask
@@ -104,7 +105,8 @@ class AdmissionServicer(scheduler_pb2_grpc.AdmissionServiceServicer):
         except ValueError as error:
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         owner = wire.owner_from_proto(request.owner) if request.owner.name else None
-        return pb.EvaluateResponse(verdict=verdict.to_proto(await member.evaluate(owner, pod_sets)))
+        found = await member.evaluate(owner, pod_sets, request.fleet_id)
+        return pb.EvaluateResponse(verdict=verdict.to_proto(found))
 
     async def Resync(self, request: pb.ResyncRequest, context: grpc.aio.ServicerContext) -> pb.ResyncResponse:
         """See the proto."""

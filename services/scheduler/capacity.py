@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.scheduler import quantity
+from services.common.kube import quantity
 from services.scheduler.matching import Taint
 from services.scheduler.shape import Shape
 
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable")
+REMEMBERED = 4096
+"""Sets of rules whose nodes are remembered: workloads come with ever new ones while nodes stay as they are."""
 Allocation = list[tuple["Node", int]]
 """Where pods of one shape are held: nodes and counts."""
 
@@ -121,6 +123,8 @@ class Capacity:
         """Nodes that the shape's rules allow, whatever is free there. Cached until a node changes."""
         found = self._eligible.get(shape.node_key)
         if found is None:
+            if len(self._eligible) >= REMEMBERED:
+                self._eligible.clear()
             found = [n for n in self.nodes.values() if shape.refuses(n.name, n.labels, n.taints) is None]
             self._eligible[shape.node_key] = found
         return found

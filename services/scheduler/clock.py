@@ -17,6 +17,11 @@ class Clock(Protocol):
         """Seconds that never go back: for time-outs inside the process."""
 
 
+def boottime() -> float:
+    """Seconds since the machine's boot, suspension included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class SystemClock:
     """The machine's clocks."""
 

@@ -21,7 +21,9 @@ import msgspec
 from reclock.scheduler.v1 import scheduler_pb2 as pb
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
+from services.common.kube.identity import identity
 from services.common.kube.resource import LEASES
+from services.scheduler.clock import boottime
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.wire import owner_from_proto
 
@@ -35,11 +37,6 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 GRACE = 15.0
 """Seconds that a worker which has just started waits for the manager, where that is safe."""
 STORE_LIMIT = 3.0
-
-
-def boottime() -> float:
-    """Seconds since the machine's boot, suspension included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def boot_id() -> str:
@@ -61,6 +58,8 @@ class Contact:
         self._boot = boot_id() if boot is None else boot
         self._started = now()
         self.fleet_id = ""
+        self.uid = ""
+        """Of the cluster that this contact is kept on."""
         self.last: float | None = None
         self.fence_after = 0.0
         self.exceptions: dict[OwnerKey, float] = {}
@@ -113,6 +112,8 @@ class Contact:
             self.stored, self.problem = False, f"the last contact cannot be kept on the member: {error.message}"
 
     async def _write(self) -> None:
+        if self._lease is None:
+            await self._identify()
         lease = self._lease or await self._read() or {
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self._name, "namespace": NAMESPACE},
         }  # fmt: skip
@@ -132,6 +133,15 @@ class Contact:
         else:
             self._lease = await self._client.create(LEASES, NAMESPACE, lease)
 
+    async def _identify(self) -> None:
+        """Read which cluster this is; one that does not let us see it is taken for the one that is meant."""
+        try:
+            self.uid = await identity(self._client)
+        except StatusError as error:
+            if error.code != 403:
+                raise
+            self.uid = ""
+
     async def _read(self) -> dict[str, Any] | None:
         try:
             return await self._client.get(LEASES, NAMESPACE, self._name)
@@ -142,6 +152,7 @@ class Contact:
 
     async def restore(self) -> None:
         """Take the contact that an earlier process kept. StatusError while the member does not answer."""
+        await self._identify()
         lease = await self._read()
         if lease is None or self.last is not None:
             return

@@ -30,7 +30,7 @@ from services.scheduler.dispatch import Dispatcher, Outcome, Wish
 from services.scheduler.fleet import Fleet
 from services.scheduler.holds import Holds
 from services.scheduler.policy import Policy
-from services.scheduler.store import StaleError, WorkloadStore
+from services.scheduler.store import Remaining, StaleError, WorkloadStore, forever
 from services.scheduler.verdict import Verdict
 from services.scheduler.workload import DIVIDED, DUPLICATED, SINGLE, Key, Placement, Workload
 
@@ -59,11 +59,12 @@ class Engine:
     def __init__(
         self, store: WorkloadStore, fleet: Fleet, clock: Clock, *, timeouts: Timeouts | None = None,
         probe: writing.Probe | None = None, observe: Observer = _ignore, patience: float = 0.3,
+        remaining: Remaining = forever,
     ) -> None:  # fmt: skip
         self.store, self.fleet, self.clock = store, fleet, clock
         self.timeouts = timeouts or Timeouts()
         self.policies: tuple[Policy, ...] = ()
-        self.holds = Holds(fleet)
+        self.holds = Holds(fleet, remaining)
         self.waiting: set[Key] = set()
         self._dispatcher = Dispatcher(fleet, self.holds, patience=patience)
         self._probe = probe
@@ -215,12 +216,19 @@ class Engine:
         self.waiting.add(workload.key)
         # The object may have been written while members were asked (its nominations).
         workload = self._current(workload)
-        policy = None if workload.invalid else self.policy_for(workload).name
-        status = writing.refused(workload, policy, reason, message, verdicts or {}, self.clock.now())
+        policy = None if workload.invalid else self.policy_for(workload)
+        status = writing.refused(workload, policy.name if policy else None, reason, message, verdicts or {}, self.clock.now())
         if status is not None and self._worth_saying(workload, reason, verdicts or {}):
             await self.store.patch_status(workload, status)
             self._observe(workload, reason, message, False)
-        return WAITING
+        return RECHECK if self._did_not_answer(policy, verdicts or {}) else WAITING
+
+    def _did_not_answer(self, policy: Policy | None, verdicts: Mapping[str, Verdict]) -> bool:
+        """Whether a cluster that may take it gave no answer: unlike one without room, it tells nobody when it could."""
+        if policy is None:
+            return False
+        names = {member.name for member in self.fleet.candidates(policy).passing}
+        return any(v.filter in ("Worker", "Reachable") and v.cluster in names for v in verdicts.values())
 
     def _worth_saying(self, workload: Workload, reason: str, verdicts: Mapping[str, Verdict]) -> bool:
         """Mere changes of the numbers of what is free are written now and then only."""

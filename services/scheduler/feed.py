@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from services.common.errors import MemberUnreachable, StatusError
@@ -35,10 +36,14 @@ KINDS: dict[str, Resource] = {
 
 
 class MemberFeed:
-    """Informers on one member; `problem` says what keeps its state from being used."""
+    """Informers on one member; `problem` says what keeps its state from being used.
 
-    def __init__(self, client: KubeClient, state: MemberState) -> None:
+    `fleet_id` is the origin label of this fleet's copies, for those who do not say for which fleet they ask.
+    """
+
+    def __init__(self, client: KubeClient, state: MemberState, fleet_id: Callable[[], str] = lambda: "") -> None:
         self.client, self.state = client, state
+        self._fleet_id = fleet_id
         self._nodes = Informer(client, NODES, handler=self._node)
         self._pods = Informer(client, PODS, handler=self._pod)
         self._hung_until = 0.0
@@ -84,11 +89,20 @@ class MemberFeed:
         self.state.upsert_pod(obj)
         prune(obj)
 
-    async def clash(self, owner: OwnerKey) -> str:
-        """Say which foreign object of the owner's kind and name is in the way; "" when none is."""
+    async def clash(self, owner: OwnerKey, fleet_id: str = "") -> str:
+        """Say which object that is foreign to the fleet has the owner's kind and name; "" when none has."""
+        found = await self._there(owner)
+        origin = (found or {}).get(ORIGIN_LABEL)
+        mine = fleet_id or self._fleet_id()
+        if found is None or (origin is not None and mine in ("", origin)):
+            return ""
+        return f"{owner.kind} {owner.namespace}/{owner.name} exists there and is not from this fleet"
+
+    async def _there(self, owner: OwnerKey) -> dict[str, str] | None:
+        """Labels of the object of the owner's kind and name; None when there is none."""
         resource = KINDS.get(owner.kind)
         if resource is None:
-            return ""
+            return None
         path = resource.path(owner.namespace, owner.name)
         try:
             async with asyncio.timeout(CLASH_LIMIT):
@@ -100,14 +114,11 @@ class MemberFeed:
             raise MemberUnreachable(f"did not answer within {CLASH_LIMIT:g} s") from error
         except StatusError as error:
             if error.code == 404:
-                return ""
+                return None
             if isinstance(error, MemberUnreachable):
                 self._hung_until = time.monotonic() + HUNG_FOR
             raise
-        labels = (response.json().get("metadata") or {}).get("labels") or {}
-        if ORIGIN_LABEL in labels:
-            return ""
-        return f"{owner.kind} {owner.namespace}/{owner.name} exists there and is not from this fleet"
+        return (response.json().get("metadata") or {}).get("labels") or {}
 
 
 def prune(obj: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The worker's fence (rule 4): copies that must not run twice are stopped when the manager is out of contact.
 
-StatefulSets are scaled to 0 and their pods deleted side by side, Jobs annotated at-most-once are suspended; nothing
-is removed. What a copy was is kept in its annotations, so a restarted worker goes on where this one ended. While
+StatefulSets are scaled to 0, Jobs annotated at-most-once suspended, and the pods of both deleted side by side; nothing
+else is removed. A copy counts as stopped only when its pods are gone. What a copy was is kept in its annotations, so a restarted worker goes on where this one ended. While
 contact is missing the fence wins over everybody who writes the copy. It is lifted copy by copy, when the manager
 confirms that the stored placement is still here.
 """
@@ -49,7 +49,9 @@ class Fence:
         self._wake = asyncio.Event()
         self._restored = False
         self._held: dict[str, int] = {}
-        """Uid of a copy -> its generation as last seen to be stopped."""
+        """Uid of a copy -> its generation as last seen to be stopped, pods and all."""
+        self._left: dict[str, int] = {}
+        """Uid of a copy that is being stopped -> pods that had not ended when it was last looked at."""
 
     def start(self, tasks: Tasks) -> None:
         """Follow and guard from now on."""
@@ -60,6 +62,7 @@ class Fence:
     def _seen(self, kind: str, obj: Obj, old: Obj | None) -> None:
         if kind == "DELETED":
             self._held.pop(obj["metadata"]["uid"], None)
+            self._left.pop(obj["metadata"]["uid"], None)
         self._wake.set()
 
     # Contact.
@@ -76,7 +79,7 @@ class Fence:
         problem = self.contact.problem or (f"copies of {', '.join(missing)} are not read yet" if missing else "")
         return pb.HeartbeatResponse(
             nonce=self.contact.issue(), renewed=renewed, fences=self.contact.stored and not problem, problem=problem,
-            fenced=sum(1 for _, obj in self._copies() if FENCED in _annotations(obj)),
+            fenced=sum(1 for _, obj in self._copies() if FENCED in _annotations(obj)), cluster_uid=self.contact.uid,
         )  # fmt: skip
 
     def _copies(self) -> list[tuple[str, Obj]]:
@@ -112,6 +115,7 @@ class Fence:
             due = [(kind, obj) for kind, obj in self._copies() if self.contact.is_due(_owner(kind, obj))]
             if not due:
                 self._held.clear()
+                self._left.clear()
                 continue
             await asyncio.gather(*(self._stop(kind, obj) for kind, obj in due if not self._is_held(obj)))
 
@@ -133,9 +137,12 @@ class Fence:
                 fresh = await self._patch(KINDS[kind], fresh, _stopping(kind, fresh))
                 log.warning("%s %s/%s is fenced: no contact with the manager", kind, meta["namespace"], meta["name"])
                 await self._say(kind, fresh, "Fenced", "stopped: the manager is out of contact, it may run elsewhere soon")
-            if kind == "StatefulSet":
-                await self._delete_pods(fresh, max(1, int(self.contact.after(_owner(kind, fresh)) / 2)))
-            self._held[meta["uid"]] = fresh["metadata"]["generation"]
+            left = await self._delete_pods(fresh, max(1, int(self.contact.after(_owner(kind, fresh)) / 2)))
+            if not left:
+                self._held[meta["uid"]] = fresh["metadata"]["generation"]
+            elif self._left.get(meta["uid"]) != left:
+                log.info("%s %s/%s: %d pods have not ended yet", kind, meta["namespace"], meta["name"], left)
+            self._left[meta["uid"]] = left
         except StatusError as error:
             if error.code not in (404, 409):
                 log.warning("%s %s/%s is not fenced yet: %s", kind, meta["namespace"], meta["name"], error.message)
@@ -147,21 +154,30 @@ class Fence:
             resource, meta["namespace"], meta["name"], body, MERGE, fieldManager=MANAGER
         )
 
-    async def _delete_pods(self, owner: Obj, limit: int) -> None:
+    async def _delete_pods(self, owner: Obj, limit: int) -> int:
         """All at once: one after another, as a scale-down does it, could outlast the manager's patience.
 
-        So could pods with a long grace period: they get `limit` seconds at most.
+        So could pods with a long grace period, be it that their controller has deleted them: they get `limit` seconds at
+        most. Returns how many are still there.
         """
         labels = (owner["spec"].get("selector") or {}).get("matchLabels") or {}
         selector = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
         namespace = owner["metadata"]["namespace"]
         pods = (await self._client.list(PODS, namespace, labelSelector=selector))["items"]
+        left = 0
         for pod in pods:
             meta = pod["metadata"]
             mine = any(ref["uid"] == owner["metadata"]["uid"] for ref in meta.get("ownerReferences") or ())
-            if mine and "deletionTimestamp" not in meta:
-                long = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", 0) > limit
-                await self._client.delete(PODS, namespace, meta["name"], uid=meta["uid"], grace=limit if long else None)
+            if not mine or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                continue
+            left += 1
+            if "deletionTimestamp" in meta:
+                if (meta.get("deletionGracePeriodSeconds") or 0) > limit:
+                    await self._client.delete(PODS, namespace, meta["name"], uid=meta["uid"], grace=limit)
+                continue
+            long = (pod.get("spec") or {}).get("terminationGracePeriodSeconds", 0) > limit
+            await self._client.delete(PODS, namespace, meta["name"], uid=meta["uid"], grace=limit if long else None)
+        return left
 
     # Lifting.
 
@@ -179,6 +195,7 @@ class Fence:
             if FENCED not in _annotations(fresh):
                 return
             self._held.pop(fresh["metadata"]["uid"], None)
+            self._left.pop(fresh["metadata"]["uid"], None)
             await self._patch(KINDS[owner.kind], fresh, _starting(owner.kind, fresh))
         except StatusError as error:
             if error.code == 404:

@@ -24,6 +24,7 @@ class MemberView(Protocol):
     """What placement reads of a member; `services.common.fleet.Member` is one."""
 
     name: str
+    uid: str
     labels: Mapping[str, str]
     taints: Any
     reachable: bool

@@ -2,7 +2,7 @@
 
 What a worker said last is kept in a Lease on the host, so that a new leader knows it. Its own clock says when it began
 to lead: no earlier leader was in contact after that, so three quarters of the time-out later every worker has fenced,
-whatever the wall clocks say.
+whatever the wall clocks say. A word about one cluster says nothing about another one that has its name later.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from services.common.kube.resource import LEASES
 from services.common.tasks import Tasks
 from services.scheduler.clock import Clock
 from services.scheduler.ledger import OwnerKey
+from services.scheduler.store import Remaining, forever
 from services.scheduler.wire import owner_to_proto
 
 log = logging.getLogger(__name__)
 
 LABEL = "reclock.dev/worker"
-FENCES, CLUSTER, LONGEST = "reclock.dev/fences", "reclock.dev/cluster", "reclock.dev/longest-fence"
+FENCES, CLUSTER, LONGEST, UID = (
+    "reclock.dev/fences", "reclock.dev/cluster", "reclock.dev/longest-fence", "reclock.dev/cluster-uid",
+)  # fmt: skip
 SETTLED = 0.75
 """Part of the time-out after which a new leader needs no clock but its own."""
 SHORTEST, LONGEST_PERIOD = 0.5, 10.0
@@ -53,7 +56,9 @@ class Known:
     """The longest time of the request under way."""
     nonce: str = ""
     problem: str = ""
-    saved: tuple[bool, float, float] = (False, 0.0, float("-inf"))
+    uid: str = ""
+    """Of the cluster that the worker is beside; "" where it does not say."""
+    saved: tuple[bool, float, str, float] = (False, 0.0, "", float("-inf"))
     lease: dict[str, Any] | None = field(default=None, repr=False)
 
 
@@ -62,11 +67,13 @@ class Heartbeats:
 
     def __init__(
         self, host: KubeClient, clock: Clock, *, namespace: str, timeout: float, fleet_id: Callable[[], Awaitable[str]],
-        exceptions: Exceptions, on_fenced: Callable[[str], None],
+        exceptions: Exceptions, on_fenced: Callable[[str], None], remaining: Remaining = forever,
+        uid_of: Callable[[str], str] = lambda cluster: "",
     ) -> None:  # fmt: skip
         self._host, self._clock, self._namespace = host, clock, namespace
         self._timeout, self._fleet_id = timeout, fleet_id
         self._exceptions, self._on_fenced = exceptions, on_fenced
+        self._remaining, self._uid_of = remaining, uid_of
         self._known: dict[str, Known] = {}
         self._senders: dict[str, Send] = {}
         self._tasks: Tasks | None = None
@@ -120,7 +127,7 @@ class Heartbeats:
         if cluster and renewed:
             self._known[cluster] = Known(
                 fences=notes.get(FENCES) == "true", renewed=datetime.fromisoformat(renewed.replace("Z", "+00:00")),
-                longest=float(notes.get(LONGEST) or 0), lease=lease,
+                longest=float(notes.get(LONGEST) or 0), uid=notes.get(UID, ""), lease=lease,
             )  # fmt: skip
 
     def wait(self, cluster: str, limit: float) -> float | None:
@@ -129,7 +136,7 @@ class Heartbeats:
         `limit` is the time-out of the workload. What an earlier leader wrote counts only where there still is a worker.
         """
         known = self._known.get(cluster) if cluster in self._senders else None
-        if known is None or not known.fences:
+        if known is None or not known.fences or self._is_beside_another(cluster, known.uid):
             return None
         limit = max(limit, 2 * known.longest)
         if known.heard is not None:
@@ -138,11 +145,20 @@ class Heartbeats:
         by_wall = limit - (self._clock.now() - known.renewed).total_seconds()
         return max(by_wall, self._began + SETTLED * limit - self._clock.monotonic(), 0.0)
 
+    def _is_beside_another(self, cluster: str, uid: str) -> bool:
+        wanted = self._uid_of(cluster)
+        return bool(uid and wanted) and uid != wanted
+
     async def _beat(self, cluster: str, send: Send) -> None:
         fleet_id = await self._fleet_id()
         while True:
+            left = self._remaining()
+            if left <= 0:
+                # Who leads now counts on it that we are not heard any more.
+                await asyncio.sleep(self.period)
+                continue
             try:
-                async with asyncio.timeout(CALL_LIMIT):
+                async with asyncio.timeout(min(CALL_LIMIT, left)):
                     answer = await send(self._request(cluster, fleet_id))
                 await self._heard(cluster, answer)
             except (TimeoutError, StatusError) as error:
@@ -169,10 +185,13 @@ class Heartbeats:
     async def _heard(self, cluster: str, answer: pb.HeartbeatResponse) -> None:
         known = self._known.setdefault(cluster, Known())
         # Before it is acknowledged: the worker counts from earlier.
-        known.heard, known.fences = self._clock.monotonic(), answer.fences
+        known.heard, known.fences, known.uid = self._clock.monotonic(), answer.fences, answer.cluster_uid
         if answer.renewed:
             known.longest = known.asked
-        self._note_problem(cluster, answer.problem)
+        problem = answer.problem
+        if self._is_beside_another(cluster, known.uid):
+            problem = f"it is beside another cluster (uid {known.uid}): give it access to this one"
+        self._note_problem(cluster, problem)
         await self._save(cluster, known)
         known.nonce = answer.nonce
         if answer.fenced:
@@ -187,8 +206,8 @@ class Heartbeats:
     async def _save(self, cluster: str, known: Known) -> None:
         """Write down what a next leader must know; seldom, unless it changed."""
         now = self._clock.monotonic()
-        fences, longest, at = known.saved
-        if (fences, longest) == (known.fences, known.longest) and now < at + self._timeout / 10:
+        *said, at = known.saved
+        if said == [known.fences, known.longest, known.uid] and now < at + self._timeout / 10:
             return
         body = {
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -196,6 +215,7 @@ class Heartbeats:
                 "name": lease_name(cluster), "namespace": self._namespace, "labels": {LABEL: "true"},
                 "annotations": {
                     CLUSTER: cluster, FENCES: str(known.fences).lower(), LONGEST: repr(known.longest),
+                    UID: known.uid,
                 },
             },
             "spec": {
@@ -210,7 +230,7 @@ class Heartbeats:
             known.lease = None
             log.info("%s: what its worker said is not written down: %s", cluster, error)
         else:
-            known.saved = (known.fences, known.longest, now)
+            known.saved = (known.fences, known.longest, known.uid, now)
 
     async def _put(self, known: Known, body: dict[str, Any]) -> None:
         name = body["metadata"]["name"]

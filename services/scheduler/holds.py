@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from services.common.errors import StatusError
 from services.scheduler.fleet import Fleet
 from services.scheduler.member import Answer, Ask, PodSets
+from services.scheduler.store import Remaining, forever
 from services.scheduler.verdict import Verdict
 from services.scheduler.workload import Placement, Workload
 
@@ -31,8 +32,9 @@ class Hold:
 class Holds:
     """Reservations by workload uid and cluster. Calls to members have deadlines and never raise."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, remaining: Remaining = forever) -> None:
         self._fleet = fleet
+        self._remaining = remaining
         self._by_uid: dict[str, dict[str, Hold]] = {}
 
     def of(self, uid: str) -> Mapping[str, Hold]:
@@ -81,11 +83,14 @@ class Holds:
         admission = self._fleet.admissions.get(cluster)
         if admission is None:
             return True  # It left, or is not read yet: joining resyncs it.
-        hold = self._by_uid.setdefault(workload.uid, {}).get(cluster)
+        hold = self._by_uid.get(workload.uid, {}).get(cluster)
         if hold is not None and hold.confirmed and (hold.attempt, hold.replicas) == (attempt, replicas):
             return True
+        left = self._remaining()
+        if left <= 0:
+            return False  # A confirmation lifts fences: that is for who leads.
         try:
-            async with asyncio.timeout(CALL_LIMIT):
+            async with asyncio.timeout(min(CALL_LIMIT, left)):
                 told = hold is not None and (hold.attempt, hold.replicas) == (attempt, replicas)
                 if not told or not await admission.confirm(workload.uid, attempt):
                     # The worker has restarted, or the numbers changed: the stored placement stands.

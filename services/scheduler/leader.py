@@ -1,7 +1,9 @@
 """One manager leads: a `coordination.k8s.io` Lease on the host, as client-go's leader election keeps it.
 
 Others' clocks are not trusted: a lease has ended when it was not seen to change for its length of our own time.
-A leader that cannot renew stops in time; what it still writes is refused by compare-and-swap.
+A leader counts its own from before the call that took or renewed it, by a clock that goes on while the machine sleeps,
+and acts for two thirds of it: the rest is for what it has sent to arrive. `remaining` is what everybody who acts in
+its name asks right before each call that counts, since a process may stop between any two of its lines.
 """
 
 from __future__ import annotations
@@ -18,61 +20,75 @@ from typing import Any
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import LEASES
+from services.scheduler.clock import boottime
 
 log = logging.getLogger(__name__)
 
 NAME = "reclock-scheduler"
+SHARE = 2 / 3
+"""Part of the lease in which the leader acts."""
 
 
 class Leader:
     """Runs `lead` while this process leads; `lead` is cancelled when the lease is lost."""
 
     def __init__(
-        self, client: KubeClient, *, namespace: str, seconds: float, lead: Callable[[], Awaitable[None]]
-    ) -> None:
+        self, client: KubeClient, *, namespace: str, seconds: float, lead: Callable[[], Awaitable[None]],
+        now: Callable[[], float] = boottime,
+    ) -> None:  # fmt: skip
         self._client, self._namespace, self._seconds, self._lead = client, namespace, seconds, lead
+        self._now = now
         self.identity = f"{socket.gethostname()}_{os.getpid()}_{secrets.token_hex(4)}"
         self.leading = False
         self.holder = ""
         """Who leads, as far as known."""
         self.last_error = ""
+        self._until = float("-inf")
         self._seen: tuple[Any, ...] = ()
         self._seen_at = 0.0
         self._lease: dict[str, Any] | None = None
 
+    def remaining(self) -> float:
+        """Seconds for which this process may still act as the leader; 0 when it may not."""
+        return max(self._until - self._now(), 0.0)
+
     async def run(self) -> None:
         """Try to lead, lead, and again, until cancelled."""
         while True:
-            if not await self._try():
+            if await self._within(self._seconds) and self.remaining():
+                await self._lead_while_renewed()
+            else:
                 await asyncio.sleep(self._seconds / 4)
-                continue
-            await self._lead_while_renewed()
+
+    async def _within(self, limit: float) -> bool:
+        """Take or renew the lease in so many seconds; says whether it is ours."""
+        try:
+            async with asyncio.timeout(limit):
+                return await self._try()
+        except TimeoutError:
+            # Whether it was written is not known: it is read before the next try.
+            self._lease, self.last_error = None, "the host does not answer"
+            return False
 
     async def _lead_while_renewed(self) -> None:
         log.info("leads now, as %s", self.identity)
         self.leading = True
         work = asyncio.ensure_future(self._lead())
         try:
-            renewed = asyncio.get_running_loop().time()
-            # Two thirds of the lease: the rest is for the clocks and for work in flight to end.
-            while asyncio.get_running_loop().time() - renewed < self._seconds * 2 / 3:
-                done, _ = await asyncio.wait({work}, timeout=self._seconds / 4)
+            while (left := self.remaining()) > 0:
+                done, _ = await asyncio.wait({work}, timeout=min(self._seconds / 6, left))
                 if done:
                     await work
                     raise RuntimeError("the leader's work ended by itself")
-                try:
-                    async with asyncio.timeout(self._seconds / 3):
-                        if await self._try():
-                            renewed = asyncio.get_running_loop().time()
-                        elif self.holder != self.identity:
-                            break
-                except TimeoutError:
-                    self.last_error = "the host does not answer"
+                ours = await self._within(min(self._seconds / 4, self.remaining()))
+                if not ours and self.holder != self.identity:
+                    self._until = float("-inf")
             log.error("does not lead any more: %s", self.last_error or f"{self.holder} does")
         finally:
             self.leading = False
             work.cancel()
             await asyncio.wait({work})
+            self._until = float("-inf")
 
     async def _try(self) -> bool:
         """Take or renew the lease; says whether it is ours."""
@@ -96,15 +112,18 @@ class Leader:
                     "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                     "metadata": {"name": NAME, "namespace": self._namespace}, "spec": self._spec({}),
                 }  # fmt: skip
-                return self._ours(await self._client.create(LEASES, self._namespace, fresh))
+                asked = self._now()
+                return self._ours(await self._client.create(LEASES, self._namespace, fresh), asked)
         spec = self._lease.get("spec") or {}
         self.holder = spec.get("holderIdentity") or ""
         if self.holder not in ("", self.identity) and not self._ended(spec):
             return False
         self._lease["spec"] = self._spec(spec)
-        return self._ours(await self._client.update(LEASES, self._namespace, self._lease))
+        asked = self._now()
+        return self._ours(await self._client.update(LEASES, self._namespace, self._lease), asked)
 
-    def _ours(self, lease: dict[str, Any]) -> bool:
+    def _ours(self, lease: dict[str, Any], asked: float) -> bool:
+        self._until = asked + self._seconds * SHARE
         self._lease, self.holder, self.last_error = lease, self.identity, ""
         return True
 

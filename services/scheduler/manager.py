@@ -70,6 +70,7 @@ class Manager(Service[SchedulerConfig]):
         self._policies: dict[str, Policy] = {}
         self._hub = WatchHub()
         self._leading = False
+        self._id = ""
         self._synced_at = 0.0
         self._wake = asyncio.Event()
         self._backoffs: dict[Key, Backoff] = {}
@@ -79,22 +80,24 @@ class Manager(Service[SchedulerConfig]):
         config = self.config
         path = Path(config.host.kubeconfig) if config.host.kubeconfig else Path()
         self._host = await KubeClient.connect(path, name="", user_agent="reclock-scheduler")
-        self._store = HostStore(self._host, self._workload_changed)
+        self._store = HostStore(self._host, self._workload_changed, self._remaining)
         self._policy_informer = Informer(self._host, policies.POLICIES, handler=self._policy_changed)
         self._heartbeats = Heartbeats(
             self._host, self._clock, namespace=config.lease_namespace, timeout=config.worker_lost_timeout,
             fleet_id=self._fleet_id, exceptions=self._fence_exceptions, on_fenced=self._confirm_anew,
+            remaining=self._remaining, uid_of=self._uid_of,
         )  # fmt: skip
         self._fleet.fence_wait = self._heartbeats.wait
         self._members = Members(
             self._fleet, self._clock, workers=config.workers, tls=config.tls, ttl=config.reservation_ttl,
             deadline=config.admit_timeout, on_change=self._member_changed, on_state=self._capacity_changed,
-            resync=self._resync, heartbeats=self._heartbeats,
+            resync=self._resync, heartbeats=self._heartbeats, fleet_id=lambda: self._id,
         )  # fmt: skip
         self._events = EventWriter(self._host)
         self._engine = Engine(
             self._store, self._fleet, self._clock, probe=self._members.probe, observe=self._events.observe,
             timeouts=Timeouts(config.admit_timeout, config.worker_lost_timeout, config.pods_ready_timeout),
+            remaining=self._remaining,
         )  # fmt: skip
         self._objects = ObjectPlacer(self._fleet)
         self._watcher = FleetWatcher(
@@ -197,12 +200,13 @@ class Manager(Service[SchedulerConfig]):
     async def _fleet_id(self) -> str:
         """Uid of the host's kube-system, which is the origin label of copies; waits for the host."""
         backoff = Backoff(initial=0.2, maximum=5.0)
-        while True:
+        while not self._id:
             try:
-                return str((await self._host.get(NAMESPACES, None, "kube-system"))["metadata"]["uid"])
+                self._id = str((await self._host.get(NAMESPACES, None, "kube-system"))["metadata"]["uid"])
             except StatusError as error:
                 log.info("the fleet's id is not known yet: %s", error.message)
                 await backoff.wait()
+        return self._id
 
     def _fence_exceptions(self, cluster: str) -> dict[OwnerKey, float]:
         """Time-outs of at-most-once workloads there whose policy has one of its own."""
@@ -246,12 +250,22 @@ class Manager(Service[SchedulerConfig]):
                 if workload is not None:
                     self._enqueue(workload)
 
+    def _uid_of(self, cluster: str) -> str:
+        """Which cluster it is that has the name, as discovery knows it."""
+        member = self._fleet.members.get(cluster)
+        return member.uid if member is not None else ""
+
     # Leading.
+
+    def _remaining(self) -> float:
+        """Seconds for which this process leads for sure."""
+        return self._leader.remaining()
 
     async def _lead(self) -> None:
         await self._store.informer.synced.wait()
         await self._policy_informer.synced.wait()
         await self._watcher.synced.wait()
+        await self._fleet_id()
         self._queue = WorkQueue()
         tasks = Tasks("scheduler/lead", on_failure=self._task_failed)
         try:
@@ -273,7 +287,7 @@ class Manager(Service[SchedulerConfig]):
     async def _resync(self, cluster: str) -> None:
         """Tell a member everything that is placed there."""
         admission = self._fleet.admissions.get(cluster)
-        if not self._leading or admission is None:
+        if not self._leading or admission is None or not self._remaining():
             return
         self._engine.holds.forget_confirmed(cluster)
         asks = []

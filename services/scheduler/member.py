@@ -38,6 +38,8 @@ class Ask:
     at_most_once: bool = False
     placed: bool = False
     """True: the stored placement, told again; it is held whatever is free."""
+    fleet_id: str = ""
+    """Of the fleet that asks, where it says so."""
 
     @property
     def count(self) -> int:
@@ -109,21 +111,32 @@ class MemberState:
             return
         node = (obj.get("spec") or {}).get("nodeName") or ""
         known = self._pods.get(uid)
+        shape = self._shape(obj)
+        if shape is None:
+            return
         if known is None:
-            self._add_pod(uid, obj, node)
+            self._add_pod(uid, obj, node, shape)
         elif node and not known.node:
             self.capacity.give_back(known.shape, known.guess, 1)
             known.node = node
             self._assigned(uid, known.owner)
             self.capacity.use(node, known.shape)
             self._changed(False)
+        elif known.node and shape.requests != known.shape.requests:
+            # Resized in place: nobody makes it anew.
+            self.capacity.use(known.node, known.shape, -1)
+            self.capacity.use(known.node, shape)
+            known.shape = shape
+            self._changed(True)
 
-    def _add_pod(self, uid: str, obj: Mapping[str, Any], node: str) -> None:
+    def _shape(self, obj: Mapping[str, Any]) -> Shape | None:
         try:
-            shape = pod_shape(obj.get("spec") or {})
+            return pod_shape(obj.get("spec") or {}, obj.get("status"))
         except ValueError as error:
             log.warning("%s: pod %s is not counted: %s", self.cluster, obj["metadata"].get("name"), error)
-            return
+            return None
+
+    def _add_pod(self, uid: str, obj: Mapping[str, Any], node: str, shape: Shape) -> None:
         created = clock.read(obj["metadata"].get("creationTimestamp"))
         pod = _Pod(shape, owner_of(obj["metadata"]), node, [], created)
         self._pods[uid] = pod

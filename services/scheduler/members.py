@@ -10,6 +10,7 @@ from typing import cast
 from services.common.config import TLS
 from services.common.errors import StatusError
 from services.common.fleet import Member
+from services.common.kube.identity import identity
 from services.common.tasks import Tasks
 from services.scheduler.admission import LocalAdmission
 from services.scheduler.admission_api import Signal
@@ -43,7 +44,7 @@ class Members:
     def __init__(
         self, fleet: Fleet, clock: Clock, *, workers: Mapping[str, str], tls: TLS | None, ttl: float, deadline: float,
         on_change: Callable[[str], None], on_state: Callable[[str, bool], None],
-        resync: Callable[[str], Awaitable[None]], heartbeats: Heartbeats,
+        resync: Callable[[str], Awaitable[None]], heartbeats: Heartbeats, fleet_id: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         self.fleet = fleet
         self.local: dict[str, LocalAdmission] = {}
@@ -51,7 +52,7 @@ class Members:
         self._clock, self._workers, self._tls = clock, workers, tls
         self._ttl, self._deadline = ttl, deadline
         self._on_change, self._on_state, self._resync = on_change, on_state, resync
-        self._heartbeats = heartbeats
+        self._heartbeats, self._fleet_id = heartbeats, fleet_id
         self._tasks: dict[str, Tasks] = {}
         self._remote: dict[str, RemoteAdmission] = {}
 
@@ -69,7 +70,7 @@ class Members:
     def _engage_worker(self, member: Member, tasks: Tasks) -> None:
         remote = RemoteAdmission(
             member.name, self._workers[member.name], self._tls, ttl=self._ttl, deadline=self._deadline,
-            on_state=self._on_state, on_connected=self._resync,
+            on_state=self._on_state, on_connected=self._resync, fleet_id=self._fleet_id,
         )  # fmt: skip
         self._remote[member.name] = self.fleet.admissions[member.name] = remote
         tasks.spawn(remote.run(), "worker")
@@ -84,7 +85,7 @@ class Members:
             self._on_state(name, freed)
 
         state = MemberState(name, on_change=changed)
-        feed = MemberFeed(member.client, state)
+        feed = MemberFeed(member.client, state, self._fleet_id)
         admission = LocalAdmission(state, self._clock, ttl=self._ttl, clash=feed.clash, problem=feed.problem)
         self.local[name] = self.fleet.admissions[name] = admission
         feed.start(tasks)
@@ -104,7 +105,11 @@ class Members:
     async def updated(self, member: Member, old: Member) -> None:
         """See FleetListener."""
         if member.uid != old.uid and old.uid:
-            log.warning("%s: it is another cluster now; what was placed on the old one is lost", member.name)
+            # What was said of the old one (room, fences) holds no more; what was placed there had left before.
+            log.warning("%s: it is another cluster now", member.name)
+            await self.disengaged(member)
+            await self.engaged(member)
+            return
         if _matters(member) != _matters(old):
             self.fleet.touch()
             self._on_change(member.name)
@@ -127,17 +132,17 @@ class Members:
         self._on_change(name)
 
     async def probe(self, cluster: str) -> bool:
-        """Ask a cluster directly whether it is there, before its loss is acted on."""
+        """Ask a cluster directly whether it is there, before its loss is acted on: it, not another in its place."""
         member = self.fleet.members.get(cluster)
         client = getattr(member, "client", None)
-        if client is None:
+        if member is None or client is None:
             return False
         try:
-            await client.request("GET", "/readyz", timeout=PROBE_LIMIT)
+            found = await identity(client, PROBE_LIMIT)
         except StatusError as error:
-            # An answer that is an error is an answer.
-            return error.code in (401, 403)
-        return True
+            # An answer that is an error is an answer; of one that leaves it may be the next one's.
+            return error.code in (401, 403) and member.leaving_since is None
+        return not member.uid or found == member.uid
 
     def unready(self) -> str | None:
         """For /readyz: members that cannot be asked are no reason not to serve, unless it is all of them."""

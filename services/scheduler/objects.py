@@ -30,6 +30,7 @@ NAMED_TTL = 15.0
 UNNAMED_TTL = 5.0
 """Seconds that room is held for a Pod until it appears; one without a name cannot be recognised."""
 TYPES_TTL = 30.0
+TYPES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class ObjectPlacer:
                 kinds = await self._read_types(member, target.api_version)
             except StatusError as error:
                 return error.message
+            if len(self._types) >= TYPES_MAX:
+                self._types = {known: found for known, found in self._types.items() if found[0] > now}
             self._types[key] = (now + TYPES_TTL, kinds)
         return "" if target.kind in kinds else f"it does not serve {target.kind} of {target.api_version}"
 

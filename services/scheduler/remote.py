@@ -15,8 +15,9 @@ from reclock.scheduler.v1 import scheduler_pb2_grpc
 from services.common.config import TLS
 from services.common.errors import from_rpc
 from services.common.grpc import channel
+from services.common.kube import quantity
 from services.common.tasks import Backoff
-from services.scheduler import quantity, verdict, wire
+from services.scheduler import verdict, wire
 from services.scheduler.admission import Weigher, totals
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.member import Answer, Ask, PodSets, Stuck
@@ -40,10 +41,12 @@ class RemoteAdmission:
     def __init__(
         self, cluster: str, address: str, tls: TLS | None, *, ttl: float, deadline: float,
         on_state: Callable[[str, bool], None], on_connected: Callable[[str], Awaitable[None]],
+        fleet_id: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         self.cluster, self.address = cluster, address
         self._tls, self._ttl, self._deadline = tls, ttl, deadline
         self._on_state, self._on_connected = on_state, on_connected
+        self._fleet_id = fleet_id
         self._channel: grpc.aio.Channel | None = None
         self._weigher = Weigher()
         self._version = 0
@@ -116,7 +119,7 @@ class RemoteAdmission:
 
     async def reserve(self, ask: Ask, ttl: float | None = None) -> Answer:
         """See Admission."""
-        request = wire.ask_to_proto(ask, self.cluster, ttl or self._ttl)
+        request = wire.ask_to_proto(ask, self.cluster, ttl or self._ttl, self._fleet_id())
         try:
             answer = await self._stub.Reserve(request, timeout=self._deadline)
         except grpc.aio.AioRpcError as error:
@@ -146,7 +149,9 @@ class RemoteAdmission:
 
     async def evaluate(self, owner: OwnerKey | None, pod_sets: PodSets) -> Verdict:
         """See Admission."""
-        request = pb.EvaluateRequest(cluster=self.cluster, pod_sets=wire.pod_sets_to_proto(pod_sets))
+        request = pb.EvaluateRequest(
+            cluster=self.cluster, pod_sets=wire.pod_sets_to_proto(pod_sets), fleet_id=self._fleet_id()
+        )  # fmt: skip
         if owner is not None:
             request.owner.CopyFrom(wire.owner_to_proto(owner))
         try:

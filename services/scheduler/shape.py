@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from services.scheduler import quantity
+from services.common.kube import quantity
+from services.common.kube.pod_requests import pod_requests
 from services.scheduler.matching import Taint, node_terms_hold, untolerated
 
 Terms = tuple[Mapping[str, Any], ...]
@@ -80,40 +81,6 @@ def _intern(requests: tuple[tuple[str, int], ...], rules: bytes) -> Shape:
 CONSTRAINT_FIELDS = ("nodeName", "nodeSelector", "affinity", "tolerations", "priority", "topologySpreadConstraints")
 
 
-def pod_shape(spec: Mapping[str, Any]) -> Shape:
-    """Build the shape of a pod spec."""
-    return make_shape(pod_requests(spec), {name: spec.get(name) for name in CONSTRAINT_FIELDS})
-
-
-def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Sum a pod's requests as kube-scheduler does.
-
-    Containers and restartable init containers (sidecars) add up; each other init container needs its own
-    requests plus those of the sidecars started before it; the larger of both counts, plus the overhead.
-    Pod-level requests (KEP-2837) win where they are set. ValueError for a malformed quantity.
-    """
-    running: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        quantity.add(running, _container_requests(container).items())
-    sidecars: dict[str, int] = {}
-    peak: dict[str, int] = {}
-    for container in spec.get("initContainers") or ():
-        amounts = _container_requests(container)
-        if container.get("restartPolicy") == "Always":
-            quantity.add(running, amounts.items())
-            quantity.add(sidecars, amounts.items())
-            amounts = {}
-        for name in {*amounts, *sidecars}:
-            peak[name] = max(peak.get(name, 0), amounts.get(name, 0) + sidecars.get(name, 0))
-    total = {name: max(running.get(name, 0), peak.get(name, 0)) for name in {*running, *peak}}
-    total.update(quantity.parse_all((spec.get("resources") or {}).get("requests")))
-    quantity.add(total, quantity.parse_all(spec.get("overhead")).items())
-    return total
-
-
-def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
-    """A container's requests; a limit without a request is one, as the API server defaults it."""
-    resources = container.get("resources") or {}
-    amounts = quantity.parse_all(resources.get("limits"))
-    amounts.update(quantity.parse_all(resources.get("requests")))
-    return amounts
+def pod_shape(spec: Mapping[str, Any], status: Mapping[str, Any] | None = None) -> Shape:
+    """Build the shape of a pod, of what it has while it is resized (`status`)."""
+    return make_shape(pod_requests(spec, status), {name: spec.get(name) for name in CONSTRAINT_FIELDS})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from services.common.errors import StatusError
+from services.common.errors import StatusError, unavailable
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.scheduler.workload import WORKLOADS, Key, Workload, parse
@@ -15,6 +16,15 @@ log = logging.getLogger(__name__)
 
 Changed = Callable[[Key, bool], None]
 """Told of a key, and whether the change is only the echo of our own write."""
+
+
+Remaining = Callable[[], float]
+"""Seconds for which this process leads for sure."""
+
+
+def forever() -> float:
+    """For those who need no lease."""
+    return 3600.0
 
 
 class StaleError(Exception):
@@ -40,9 +50,10 @@ class WorkloadStore(Protocol):
 class HostStore:
     """The host's Workloads. Single-task: the informer's handler and the engine run in one event loop."""
 
-    def __init__(self, client: KubeClient, on_change: Changed) -> None:
+    def __init__(self, client: KubeClient, on_change: Changed, remaining: Remaining) -> None:
         self._client = client
         self._on_change = on_change
+        self._remaining = remaining
         self._parsed: dict[Key, Workload] = {}
         self.informer = Informer(client, WORKLOADS, handler=self._event)
 
@@ -86,9 +97,16 @@ class HostStore:
     async def patch_status(self, workload: Workload, status: Mapping[str, Any]) -> Workload:
         """See WorkloadStore."""
         key = workload.key
+        left = self._remaining()
+        if left <= 0:
+            raise unavailable("this manager does not lead any more: nothing is written", retry_after=1)
         body = {"metadata": {"resourceVersion": workload.version, "uid": workload.uid}, "status": status}
         try:
-            stored = await self._client.patch(WORKLOADS, key.namespace, key.name, body, sub="status")
+            # What is on its way when the lease ends is refused by its precondition, if the next leader has decided.
+            async with asyncio.timeout(left):
+                stored = await self._client.patch(WORKLOADS, key.namespace, key.name, body, sub="status")
+        except TimeoutError as error:
+            raise unavailable("the host did not answer while this manager led", retry_after=1) from error
         except StatusError as error:
             if error.code == 409:
                 await self._refresh(key)

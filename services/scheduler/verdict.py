@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reclock.scheduler.v1 import scheduler_pb2 as pb
-from services.scheduler import quantity
+from services.common.kube import quantity
 
 CAPACITY = "Capacity"
 

@@ -10,7 +10,8 @@ import msgspec
 from google.protobuf.duration_pb2 import Duration
 
 from reclock.scheduler.v1 import scheduler_pb2 as pb
-from services.scheduler import clock, quantity
+from services.common.kube import quantity
+from services.scheduler import clock
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.member import Ask, PodSets
 from services.scheduler.shape import Shape, make_shape
@@ -60,14 +61,14 @@ def owner_from_proto(message: pb.OwnerRef) -> OwnerKey:
     return OwnerKey(message.namespace, message.kind, message.name)
 
 
-def ask_to_proto(ask: Ask, cluster: str, ttl: float) -> pb.ReserveRequest:
+def ask_to_proto(ask: Ask, cluster: str, ttl: float, fleet_id: str = "") -> pb.ReserveRequest:
     """Write what is asked of a member."""
     duration = Duration()
     duration.FromNanoseconds(int(ttl * 1e9))
     return pb.ReserveRequest(
         id=ask.id, attempt=ask.attempt, cluster=cluster, ttl=duration, owner=owner_to_proto(ask.owner),
         pod_sets=pod_sets_to_proto(ask.pod_sets), partial=ask.partial, placed=ask.placed,
-        at_most_once=ask.at_most_once,
+        at_most_once=ask.at_most_once, fleet_id=fleet_id,
     )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def ask_from_proto(message: pb.ReserveRequest) -> Ask:
         raise ValueError("id is missing")
     return Ask(
         message.id, message.attempt, owner_from_proto(message.owner), pod_sets_from_proto(message.pod_sets),
-        message.partial, message.at_most_once, message.placed,
+        message.partial, message.at_most_once, message.placed, message.fleet_id,
     )  # fmt: skip
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from services.common.kube import quantity
 from services.common.kube.resource import Resource
-from services.scheduler import clock, quantity
+from services.scheduler import clock
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.shape import Shape, make_shape
 

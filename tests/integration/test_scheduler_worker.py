@@ -36,7 +36,8 @@ class Beside:
         self.problem = ""
         self.clash = ""
 
-        async def clash(owner: OwnerKey) -> str:
+        async def clash(owner: OwnerKey, fleet_id: str) -> str:
+            self.asked_for = fleet_id
             return self.clash
 
         self.admission = LocalAdmission(

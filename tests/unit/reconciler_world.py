@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from services.common.errors import StatusError, already_exists, not_found
 from services.common.fleet import Member
 from services.common.kube.resource import Resource
+from services.common.kube.shape import Shape
 from services.common.tasks import Tasks
 from services.reconciler.host_cache import HostCache
 from services.reconciler.manifests import manifest
@@ -26,8 +28,10 @@ class Client:
     """Objects by (resource, namespace, name); writes are noted in `calls`."""
 
     label = "cluster"
+    shape = Shape()
 
-    def __init__(self) -> None:
+    def __init__(self, uid: str = "") -> None:
+        self.uid = uid
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.calls: list[tuple[str, str, str]] = []
         self.refuse: StatusError | None = None
@@ -47,6 +51,11 @@ class Client:
         if self.refuse is not None:
             error, self.refuse = self.refuse, None
             raise error
+
+    async def request(self, method: str, path: str, **how: Any) -> Any:
+        """Which cluster it is."""
+        assert (method, path) == ("GET", self.shape.identity_path)
+        return SimpleNamespace(json=lambda: {"metadata": {"uid": self.uid}})
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Obj:
         self._say("get", resource, name)
@@ -86,7 +95,7 @@ class Made:
         self.client = Client()
         self.world = World(FLEET, HostCache(self.client, lambda *_: None))  # type: ignore[arg-type]
         for name in members:
-            member = Member(name, uid=f"uid-{name}", reachable=True, client=Client())  # type: ignore[arg-type]
+            member = Member(name, uid=f"uid-{name}", reachable=True, client=Client(f"uid-{name}"))  # type: ignore[arg-type]
             cache = MemberCache(member, FLEET, lambda *_: None, Tasks(name))
             self.world.members[name] = cache
             for informer in cache.informers.values():

@@ -43,6 +43,7 @@ class FakeClock:
 @dataclass
 class FakeMember:
     name: str
+    uid: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     reachable: bool = True
@@ -191,7 +192,7 @@ class World:
         for item in nodes or (node(f"{name}-n0"),):
             state.upsert_node(item)
 
-        async def clash(owner: Any) -> str:
+        async def clash(owner: Any, fleet_id: str) -> str:
             return self.clashes.get((name, owner.namespace, owner.kind, owner.name), "")
 
         kind = GatedAdmission if remote else LocalAdmission

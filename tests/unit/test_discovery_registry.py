@@ -50,6 +50,9 @@ class Spy:
     def changed(self, record: Record) -> None:
         pass
 
+    def waits(self, record: Record) -> None:
+        pass
+
     def disengaged(self, record: Record) -> None:
         self.told.append(("disengaged", record.name))
 
@@ -391,6 +394,9 @@ def test_engaging_and_leaving_ten_thousand_times_leaves_nothing() -> None:
     registry.reading("files", Reading(()))
     registry.release_overdue(3600)
     assert "east" in registry.records
+    registry.release_overdue(-1)
+    assert "east" in registry.records, "what must not run twice may run there"
+    registry.forget(registry.records["east"])
     registry.release_overdue(-1)
     assert registry.records == {}
 

@@ -244,12 +244,12 @@ async def test_our_copy_that_the_cache_does_not_show_yet_is_taken_over(made: Mad
     assert client.objects["jobs.batch", "ns", "j"]["metadata"]["labels"][ORIGIN] == FLEET
 
 
-async def test_a_copy_of_an_earlier_host_object_goes_first(made: Made) -> None:
+async def test_a_dependency_of_an_earlier_host_object_goes_first(made: Made) -> None:
     east, applier = made.member("east"), Applier()
-    job = made.host("job", "j", spec=RUNNING)
-    made.copy("job", job, "east")
-    again = {**job, "metadata": {**job["metadata"], "uid": "another"}}
-    assert await applier.sync(east, "job", manifest("job", again, FLEET)) == "waiting"
+    config = made.host("configmap", "c", data={"a": "1"})
+    made.copy("configmap", config, "east")
+    again = {**config, "metadata": {**config["metadata"], "uid": "another"}}
+    assert await applier.sync(east, "configmap", manifest("configmap", again, FLEET)) == "waiting"
     client: Any = east.client
     assert client.objects == {}
 

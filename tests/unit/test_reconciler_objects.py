@@ -15,9 +15,7 @@ from services.reconciler.digest import contains, digest, fingerprint
 from services.reconciler.manifests import manifest
 from services.reconciler.names import DIGEST, HOST_UID, ORIGIN
 from services.reconciler.objects import merge_diff, propagation, set_condition, workload_name
-from services.reconciler.workload_spec import pod_count, pod_requests, unavailable_budget, workload_spec
-from services.scheduler import quantity as scheduler
-from services.scheduler.shape import pod_requests as pods_count_for
+from services.reconciler.workload_spec import pod_count, unavailable_budget, workload_spec
 
 Obj = dict[str, Any]
 
@@ -226,10 +224,9 @@ def requests(**amounts: str) -> Obj:
     ({"containers": [{"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
       "resources": {"requests": {"cpu": "3"}}, "overhead": {"cpu": "1"}}, {"cpu": "4", "memory": "1073741824"}),
 ])  # fmt: skip
-def test_pod_requests_are_counted_as_the_scheduler_does(spec: Obj, want: dict[str, str]) -> None:
-    assert pod_requests(spec) == want
-    # What is reserved for a workload is what its pods will count for.
-    assert scheduler.parse_all(want) == pods_count_for(spec)
+def test_a_workload_says_what_its_pods_request(spec: Obj, want: dict[str, str]) -> None:
+    made = workload_spec("job", obj("Job", "j", spec={"template": {"spec": spec}}))
+    assert made["podSets"][0]["requests"] == want
 
 
 @pytest.mark.parametrize(("spec", "want"), [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import time
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from scheduler_fakes import FakeClock, World
 from reclock.scheduler.v1 import scheduler_pb2 as pb
 from services.common.errors import StatusError, already_exists, conflict, not_found
 from services.common.kube.resource import LEASES, Resource
+from services.common.kube.shape import Shape
 from services.common.tasks import Tasks
 from services.scheduler.contact import Contact
 from services.scheduler.feed import ORIGIN_LABEL
@@ -27,7 +30,10 @@ DB = OwnerKey("ns", "StatefulSet", "db")
 class Api:
     """One cluster's apiserver: get, list, create, update, merge patch, delete, with versions."""
 
+    shape = Shape()
+
     def __init__(self) -> None:
+        self.uid = "uid-east"
         self.objects: dict[tuple[str, str, str], Obj] = {}
         self.refuse: StatusError | None = None
         self.graces: dict[str, Any] = {}
@@ -45,6 +51,11 @@ class Api:
     def _check(self) -> None:
         if self.refuse is not None:
             raise self.refuse
+
+    async def request(self, method: str, path: str, **how: Any) -> Any:
+        self._check()
+        assert (method, path) == ("GET", self.shape.identity_path)
+        return SimpleNamespace(json=lambda: {"metadata": {"uid": self.uid}})
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Obj:
         self._check()
@@ -272,6 +283,34 @@ async def test_no_grace_period_outlasts_the_managers_patience() -> None:
     assert one.api.graces == {"db-0": None, "db-1": 225}
 
 
+async def test_pods_of_jobs_have_no_longer_to_end_either_and_are_waited_for() -> None:
+    one = Guarded()
+    one.copy("Job", "once", notes={AT_MOST_ONCE: "true"}, selector={"matchLabels": {"app": "once"}})
+    pods = Resource("", "v1", "pods", "Pod")
+    gone: Obj = {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 3600}
+    owner = {"ownerReferences": [{"uid": "uid-once"}], "namespace": "ns"}
+    for name, fields, phase in (("new", {}, "Running"), ("told", gone, "Running"), ("over", {}, "Succeeded")):
+        meta = {"name": name, **owner, **fields}
+        one.api.put(pods, {"metadata": meta, "spec": {"terminationGracePeriodSeconds": 3600}, "status": {"phase": phase}})
+    one.see()
+    await one.contact()
+    one.boot.seconds += 451
+    stuck = one.api.objects["pods", "ns", "new"]
+    await one.round()
+    assert one.at("Job", "once")["spec"]["suspend"] is True
+    assert one.api.graces == {"new": 225, "told": 225}, "its controller may have deleted it with its own grace period"
+    assert ("pods", "ns", "over") in one.api.objects, "its logs may be read"
+    assert not one.fence._is_held(one.at("Job", "once")), "it counts when its pods are seen to be gone"
+    # One that does not end is not given up.
+    stuck["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 225}
+    one.api.put(pods, stuck)
+    await one.round()
+    assert not one.fence._is_held(one.at("Job", "once"))
+    del one.api.objects["pods", "ns", "new"]
+    await one.round()
+    assert one.fence._is_held(one.at("Job", "once"))
+
+
 async def test_the_fence_is_lifted_by_confirmation_in_contact_only() -> None:
     one = Guarded()
     one.copy("StatefulSet", "db", replicas=3)
@@ -303,23 +342,27 @@ class Beats:
 
     def __init__(self, host: Api, clock: FakeClock) -> None:
         self.fenced: list[str] = []
+        self.sent: list[pb.HeartbeatRequest] = []
+        self.remaining, self.uid = 60.0, "uid-east"
         self.exceptions: dict[OwnerKey, float] = {}
         self.made = Heartbeats(
             host, clock, namespace="kube-system", timeout=900, fleet_id=self._id,  # type: ignore[arg-type]
             exceptions=lambda cluster: self.exceptions, on_fenced=self.fenced.append,
+            remaining=lambda: self.remaining, uid_of=lambda cluster: self.uid,
         )  # fmt: skip
         self.made.engage("east", self._send)
 
     async def _send(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        raise AssertionError("the tests answer themselves")
+        self.sent.append(request)
+        return pb.HeartbeatResponse(nonce="n", fences=True)
 
     async def _id(self) -> str:
         return "fleet"
 
-    async def answer(self, *, fences: bool = True, fenced: int = 0) -> pb.HeartbeatRequest:
+    async def answer(self, *, fences: bool = True, fenced: int = 0, uid: str = "") -> pb.HeartbeatRequest:
         request = self.made._request("east", "fleet")
         await self.made._heard("east", pb.HeartbeatResponse(
-            nonce="n", fences=fences, fenced=fenced, renewed=bool(request.acknowledged)
+            nonce="n", fences=fences, fenced=fenced, renewed=bool(request.acknowledged), cluster_uid=uid,
         ))  # fmt: skip
         return request
 
@@ -369,6 +412,52 @@ async def test_a_new_leader_waits_by_its_own_clock_whatever_the_wall_says(skew: 
     assert wait >= 0.75 * 900 - 1
     if skew == 0:
         assert wait == pytest.approx(900, abs=1)
+
+
+async def test_a_worker_beside_another_cluster_says_nothing_about_this_one() -> None:
+    clock, host = FakeClock(), Api()
+    beats = Beats(host, clock)
+    await beats.answer(uid="uid-east")
+    assert beats.made.wait("east", 900) == pytest.approx(900)
+    await beats.answer(uid="another")
+    clock.advance(10_000)
+    assert beats.made.wait("east", 900) is None
+    # What an earlier leader wrote down about the cluster that had the name before holds no more, either.
+    again = Beats(host, clock)
+    tasks = Tasks("lead")
+    await again.made.lead(tasks)
+    await tasks.close()
+    assert again.made.wait("east", 900) is None
+    again.uid = "another"
+    assert again.made.wait("east", 900) is not None
+
+
+async def test_who_does_not_lead_any_more_gives_no_sign_of_life() -> None:
+    """The next leader counts on it: a worker that went on hearing of this one would fence too late."""
+    clock, host = FakeClock(), Api()
+    beats = Beats(host, clock)
+    beats.made._timeout = 0.0
+    beats.remaining = 0.0
+    tasks = Tasks("lead")
+    await beats.made.lead(tasks)
+    await asyncio.sleep(0.1)
+    assert beats.sent == []
+    beats.remaining = 60.0
+    async with asyncio.timeout(10):
+        while not beats.sent:  # noqa: ASYNC110 (the fake has no event for that)
+            await asyncio.sleep(0.01)
+    await tasks.close()
+
+
+async def test_the_worker_says_which_cluster_it_is_beside() -> None:
+    one = Guarded()
+    one.see()
+    assert (await one.contact()).cluster_uid == "uid-east"
+    # Its access leads to another cluster by now, where nothing of its contact is kept.
+    one.api.uid = "another"
+    one.api.objects.clear()
+    await one.contact()
+    assert (await one.contact()).cluster_uid == "another"
 
 
 async def test_a_worker_that_was_taken_away_is_relied_on_no_more() -> None:

@@ -19,6 +19,8 @@ class Leases:
     def __init__(self) -> None:
         self.lease: dict[str, Any] | None = None
         self.away = False
+        self.slow: asyncio.Event | None = None
+        """While there is one, what is written is answered only when it is set."""
         self._version = 0
 
     async def get(self, resource: Any, namespace: str, name: str) -> dict[str, Any]:
@@ -38,7 +40,10 @@ class Leases:
         assert self.lease is not None
         if obj["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
             raise StatusError(409)
-        return self._store(obj)
+        stored = self._store(obj)
+        if self.slow is not None:
+            await self.slow.wait()
+        return stored
 
     def _answer(self) -> None:
         if self.away:
@@ -110,3 +115,73 @@ async def test_a_leader_that_cannot_renew_stops_and_comes_back() -> None:
                 await asyncio.sleep(0.01)
         leases.away = False
         await until(leads)
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+async def test_the_lease_counts_from_before_the_call_that_took_it() -> None:
+    leases, clock, leads = Leases(), Clock(), asyncio.Event()
+
+    async def lead() -> None:
+        leads.set()
+        await asyncio.Event().wait()
+
+    leader = Leader(cast(KubeClient, leases), namespace="kube-system", seconds=15, lead=lead, now=clock)
+    assert leader.remaining() == 0
+    await leader._try()
+    assert leader.remaining() == 10, "the last third is for what was sent to arrive"
+    clock.seconds += 4
+    leases.slow = asyncio.Event()
+    renewal = asyncio.create_task(leader._try())
+    await asyncio.sleep(0.01)
+    clock.seconds += 5
+    leases.slow.set()
+    assert await renewal
+    assert leader.remaining() == 5, "others count from when it was written, not from when we heard of it"
+    clock.seconds += 5
+    assert leader.remaining() == 0
+
+
+async def test_a_leader_that_hung_beyond_its_lease_acts_no_more() -> None:
+    leases, clock = Leases(), Clock()
+    seen: list[float] = []
+    began = asyncio.Event()
+
+    async def lead() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append(leader.remaining())
+
+    leader = Leader(cast(KubeClient, leases), namespace="kube-system", seconds=0.6, lead=lead, now=clock)
+    task = asyncio.create_task(leader.run())
+    await until(began)
+    # The process did not run for a while; the first thing that it does then may be anything.
+    clock.seconds += 60
+    assert leader.remaining() == 0
+    leases.away = True
+    async with asyncio.timeout(10):
+        while leader.leading:  # noqa: ASYNC110 (it has no event for that)
+            await asyncio.sleep(0.01)
+    assert seen == [0]
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def test_a_renewal_of_which_nothing_is_known_is_read_before_the_next() -> None:
+    leases, clock = Leases(), Clock()
+    leader = Leader(cast(KubeClient, leases), namespace="kube-system", seconds=15, lead=asyncio.Event().wait, now=clock)  # type: ignore[arg-type]
+    await leader._try()
+    leases.slow = asyncio.Event()
+    assert not await leader._within(0.01)
+    leases.slow = None
+    assert await leader._within(1), "it was written, so the next one is made from what is stored"

@@ -38,6 +38,35 @@ def test_pods_fit_by_node_not_by_sum() -> None:
     assert "asks cpu 5, free 4" in verdict.message
 
 
+def resized(cpu: str, has: str, **status: Any) -> dict[str, Any]:
+    """A pod that asks for `cpu` and has `has`."""
+    one = pod("a", cpu, "n0")
+    containers = [{"name": "c", "resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": has}}]
+    return {**one, "status": {"phase": "Running", "containerStatuses": containers, **status}}
+
+
+def test_pods_that_are_resized_in_place_count_with_what_they_have_or_ask_for() -> None:
+    east = state()
+    free = east.capacity.nodes["n0"].free
+    told: list[bool] = []
+    east.upsert_pod(pod("a", "1", "n0"))
+    east.on_change = told.append
+    assert free["cpu"] == 3000
+    east.upsert_pod(resized("2", "1"))
+    assert free["cpu"] == 2000, "it is about to get them"
+    east.upsert_pod(resized("2", "2"))
+    assert (free["cpu"], told) == (2000, [True])
+    infeasible = {"conditions": [{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]}
+    east.upsert_pod(resized("64", "2", **infeasible))
+    assert free["cpu"] == 2000
+    east.upsert_pod(resized("1", "2"))
+    assert free["cpu"] == 2000, "it still has them"
+    east.upsert_pod(resized("1", "1"))
+    assert free["cpu"] == 3000
+    east.remove_pod("pod-a")
+    assert (free["cpu"], free["pods"]) == (4000, 110_000)
+
+
 def test_a_set_that_fits_in_part_says_how_many() -> None:
     verdict = state().evaluate([(make_shape({"cpu": 3000}), 3)])
     assert (verdict.filter, verdict.fits) == ("Capacity", 2)

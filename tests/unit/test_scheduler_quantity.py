@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.scheduler import quantity
-from services.scheduler.shape import make_shape, pod_requests, pod_shape
+from services.common.kube import quantity
+from services.common.kube.pod_requests import pod_requests
+from services.scheduler.shape import make_shape, pod_shape
 
 
 @pytest.mark.parametrize(

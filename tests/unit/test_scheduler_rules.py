@@ -230,6 +230,36 @@ async def test_a_worker_that_fails_is_a_refusal_with_its_words(world: World) -> 
     assert "east: Worker: cluster east: cannot connect: refused" in world.condition(key, "Scheduled")["message"]
 
 
+async def test_a_cluster_that_did_not_answer_is_asked_again_soon(world: World) -> None:
+    """Unlike one without room it tells nobody when it could: half a minute would be lost each time."""
+    state = world.member("east")
+    admission = world.fleet.admissions["east"]
+    problems = ["did not answer a moment ago"]
+    admission._problem = lambda: problems[0]  # type: ignore[attr-defined]
+    key = world.workload("a")
+    wait = await world.engine.reconcile(key)
+    assert wait is not None and wait <= 5
+    assert world.clusters(key) is None
+    problems[0] = ""
+    state.remove_node("east-n0")
+    wait = await world.engine.reconcile(key)
+    assert wait == 30, "room that comes is told"
+
+
+async def test_a_confirmation_is_for_who_leads(world: World) -> None:
+    """It lifts fences: one that comes late could start what the next leader has moved."""
+    world.member("east", remote=True)
+    key = world.workload("db", kind="StatefulSet")
+    world.engine.holds._remaining = lambda: 0.0
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1}
+    east: Any = world.fleet.admissions["east"]
+    assert east.confirmed == []
+    world.engine.holds._remaining = lambda: 10.0
+    await world.settle(key)
+    assert [id_ for id_, _ in east.confirmed] == ["uid-db"]
+
+
 async def test_impossible_requests_are_rejected_with_the_reason(world: World) -> None:
     world.member("east")
     key = world.workload("job-a", cpu="lots")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -45,6 +45,7 @@ class Informer:
     `handler(type, object, old)` runs in that task and must not block: type is ADDED, MODIFIED or DELETED (the
     object is then the last state known). `synced` is set after the first complete list; `last_error` says why
     it does not follow now ("" when it does). `transform` makes what is kept of an object (its metadata stays).
+    `check` is awaited before each list: where it raises StatusError the copy stays as it is.
     `absent_is_empty`: a cluster that says it has no such type has no such objects, and that is all there is to know.
     """
 
@@ -60,6 +61,7 @@ class Informer:
         handler: Handler | None = None,
         transform: Callable[[Object], Object] | None = None,
         absent_is_empty: bool = False,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.client = client
         self.resource = resource
@@ -71,6 +73,7 @@ class Informer:
         self._handler = handler
         self._transform = transform
         self._absent_is_empty = absent_is_empty
+        self._check = check
         self._version = ""
         accept = "application/json"
         self._list_accept = f"{accept};{META.format('List')},{accept}" if metadata_only else accept
@@ -129,6 +132,8 @@ class Informer:
         return self.resource.path(self._namespace)
 
     async def _relist(self) -> None:
+        if self._check is not None:
+            await self._check()
         items, version = await self._list()
         self._replace(items)
         self._version = version

@@ -21,7 +21,14 @@ async def reconcile(context: Context, member: MemberCache, key: Key) -> None:
     """Bring the copy to what is decided. Raises what the member says against it."""
     obj = context.world.host.get(*key)
     if obj is None:
+        context.world.forget(key)
         await _collect(context, member, key)
+        return
+    copy = member.get(*key)
+    if copy is not None and host_uid(copy) != uid(obj):
+        # A copy of an earlier object of this name goes first; unless it is our picture of the host that is the earlier one.
+        await _collect(context, member, key)
+        context.report(key, member)
         return
     decision = decide(context.world, key.kind, obj, member)
     if decision.action == "remove":
@@ -43,7 +50,6 @@ async def _remove(context: Context, member: MemberCache, key: Key, propagation: 
 
 async def _collect(context: Context, member: MemberCache, key: Key) -> None:
     """Remove a copy whose host object is gone: our cache says so, and the host itself."""
-    context.world.forget(key)
     copy = member.get(*key)
     if copy is None or deleting(copy):
         return
@@ -77,7 +83,8 @@ async def _apply(context: Context, member: MemberCache, key: Key, obj: Obj, desi
         message = f"{key.kind} {key.namespace}/{key.name} exists there and is not Reclock's"
         context.report(key, member, CONFLICT, message)
         raise Again(30.0)
-    if outcome == "waiting":
+    if outcome in ("waiting", "earlier"):
+        # One of an earlier object of this name is looked at again, and collected, when the cache has it.
         context.report(key, member, WAITING, "an earlier copy of this name is being deleted")
         raise Again(WAIT)
     context.report(key, member, WAITING if notes else "", "; ".join(notes))

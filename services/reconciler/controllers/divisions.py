@@ -31,6 +31,7 @@ from services.reconciler.world import CONFLICT, World
 REVISION = "deployment.kubernetes.io/revision"
 SETTLE_LIMIT = 1.0
 """Seconds that a scale-down waits for the placement to say from where."""
+SETTLING_MAX = 1000
 ROOM_CHECK = 5.0
 READ_WAIT = 0.1
 CONFLICT_WAIT = 0.05
@@ -83,8 +84,11 @@ def _is_settling(context: Context, owner: Obj, size: int, shares: Mapping[str, i
     if not shares or sum(shares.values()) <= size:
         context.settling.pop(uid(owner), None)
         return False
-    since = context.settling.setdefault(uid(owner), time.monotonic())
-    return time.monotonic() - since < SETTLE_LIMIT
+    now = time.monotonic()
+    if len(context.settling) >= SETTLING_MAX:
+        # Those whose owners went meanwhile. For any other, settling once more costs nothing.
+        context.settling = {key: since for key, since in context.settling.items() if now - since < SETTLE_LIMIT}
+    return now - context.settling.setdefault(uid(owner), now) < SETTLE_LIMIT
 
 
 def _part(world: World, item: Obj, workload: Mapping[str, Any]) -> Part:

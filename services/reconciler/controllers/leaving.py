@@ -3,7 +3,8 @@
 Nothing is touched before the time-out of rule 4 is over, unless the member was drained or forgotten: a kubeconfig
 that is away for a while removes no work. Then copies go where the scheduler has moved their workloads, and finished
 Jobs, objects that were routed there or copied by Sinks, dependencies and namespaces after them. Claims hold data and stay. Discovery
-drops the member's credentials when told that the member is empty, or of what has to be left behind.
+drops the member's credentials when told that the member is empty, or of what has to be left behind. While something
+that must not run twice may run there, it is not let go, however long that takes: `reclock forget` ends it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from services.common.kube.resource import NAMESPACES, PODS, Resource
 from services.reconciler.applier import deadline
 from services.reconciler.controllers import garbage
 from services.reconciler.controllers.context import Again, Context
+from services.reconciler.controllers.workloads import MAY_RUN
 from services.reconciler.keys import Key
 from services.reconciler.member_cache import MemberCache
 from services.reconciler.names import CLAIMS, COPIED, NAMESPACE
-from services.reconciler.objects import deleting, is_true, name_of, uid
+from services.reconciler.objects import condition, deleting, is_true, name_of, uid
 from services.reconciler.workload_spec import placed
 from services.reconciler.world import World
 
@@ -31,6 +33,8 @@ KEY = Key(KIND, "", "all")
 CHECK = 2.0
 MAINTENANCE = "reclock.dev/maintenance"
 UNREAD = "what else is there is not known: it could not be read"
+JUDGED = ("ClusterLost", "WorkerLost")
+"""Evictions that the scheduler makes only when what it evicts is known to be stopped, or given up."""
 NAMED = 20
 """Objects left behind that are named; of more only their number is told."""
 
@@ -48,12 +52,15 @@ async def reconcile(context: Context, member: MemberCache) -> None:
     if _is_due(context.world, member, since, now, wait) and member.name not in context.world.departing:
         context.world.departing.add(member.name)
         log.info("%s: it is leaving, what is there of ours goes", member.name)
+    once = [] if member.member.forgotten else may_run_twice(context.world, member)
     if member.reachable and member.synced:
         empty = await _is_empty(context, member)
         # What does not obey its deletion is waited for once more as long, then left.
         if not empty and (now < since + 2 * wait or member.name not in context.world.departing):
             raise Again(CHECK)
     elif not _is_given_up(member, since, now, wait):
+        raise Again(CHECK)
+    if once:
         raise Again(CHECK)
     left = _ours(member) if member.synced else [*_ours(member), UNREAD]
     await context.release(member.name, since, left[:NAMED], len(left))
@@ -82,6 +89,24 @@ def _holds_workloads(world: World, member: MemberCache) -> bool:
     """Whether something is placed there that has not finished."""
     workloads = world.host.all("workload")
     return any(member.name in (placed(w) or ()) and not is_true(w, "Finished") for w in workloads)
+
+
+def may_run_twice(world: World, member: MemberCache) -> list[str]:
+    """Workloads that must not run twice and, for all that is known, may run there: nobody has seen them stop.
+
+    What the scheduler has moved elsewhere, or takes for lost, it has judged (rule 4): the worker there stopped it.
+    """
+    found = []
+    for workload in world.host.all("workload"):
+        if not workload["spec"].get("atMostOnce") or is_true(workload, "Finished") or placed(workload):
+            continue
+        evicted = condition(workload, "Evicted") or {}
+        if evicted.get("status") == "True" and evicted.get("reason") in JUDGED:
+            continue
+        copies = (workload.get("status") or {}).get("copies") or ()
+        if any(entry["cluster"] == member.name and entry["state"] in MAY_RUN for entry in copies):
+            found.append("/".join(name_of(workload)))
+    return sorted(found)
 
 
 async def _is_empty(context: Context, member: MemberCache) -> bool:

@@ -11,7 +11,7 @@ from services.reconciler.applier import deadline
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.keys import Key
 from services.reconciler.manifests import manifest
-from services.reconciler.member_cache import MemberCache
+from services.reconciler.member_cache import IDENTITY_HOLDS, MemberCache
 from services.reconciler.names import COPIED, DEPENDENCIES, NAMESPACE, NAMESPACE_FINALIZER, Obj
 from services.reconciler.objects import deleting, finalizers, host_uid, parse_time, uid
 
@@ -41,6 +41,7 @@ async def ensure_namespace(context: Context, member: MemberCache, name: str) -> 
         await _set_finalizers(context, host, [*finalizers(host), NAMESPACE_FINALIZER])
     try:
         async with deadline(member):
+            await member.identify(IDENTITY_HOLDS)
             await member.client.create(NAMESPACES, None, manifest(NAMESPACE, host, context.world.fleet_id))
     except StatusError as error:
         if error.reason != "AlreadyExists":
@@ -69,6 +70,7 @@ async def reconcile_host(context: Context, key: Key) -> None:
     host = context.world.host.get(*key)
     if host is None:
         for member in context.world.members.values():
+            member.namespaces.discard(key.name)
             if member.get(NAMESPACE, "", key.name) is not None:
                 context.add(member.name, *key)
         return

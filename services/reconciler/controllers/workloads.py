@@ -8,6 +8,7 @@ from typing import Any
 
 from services.common.errors import StatusError
 from services.reconciler.controllers.context import Again, Context
+from services.reconciler.decide import is_at_rest
 from services.reconciler.job_status import finished
 from services.reconciler.keys import Key
 from services.reconciler.member_cache import MemberCache
@@ -17,7 +18,6 @@ from services.reconciler.objects import (
     deleting,
     finalizers,
     held,
-    is_true,
     name_of,
     parse_time,
     replicas,
@@ -92,7 +92,9 @@ async def _report(context: Context, workload: Obj, kind: str, owner: Obj) -> Non
     meta: dict[str, Any] = {"uid": uid(workload)}
     if wanted != conditions:
         patch["conditions"] = wanted
-        # A list is replaced whole: never over conditions of the scheduler that we have not seen.
+    if wanted != conditions or workload["spec"].get("atMostOnce"):
+        # A list is replaced whole: never over conditions of the scheduler that we have not seen, nor, where it decides
+        # what may start elsewhere, over copies that another replica has seen since.
         meta["resourceVersion"] = workload["metadata"]["resourceVersion"]
     if not patch:
         return
@@ -151,11 +153,9 @@ def copies_of(world: World, workload: Obj) -> list[dict[str, str]]:
 def _is_suspended(member: MemberCache, kind: str, obj: Obj) -> bool:
     """Whether the copy of a Job is at rest: told so, and seen to have no pods any more."""
     copy = member.get(kind, *name_of(obj)) if kind == "job" else None
-    if copy is None or deleting(copy) or not (copy.get("spec") or {}).get("suspend"):
+    if copy is None or deleting(copy):
         return False
-    status = copy.get("status") or {}
-    # `terminating` is there only from Kubernetes 1.28 on; before, active pods are all that a Job tells of.
-    return is_true(copy, "Suspended") and not count(status, "active") and not count(status, "terminating")
+    return is_at_rest("job", copy)
 
 
 def _conditions(

@@ -1,6 +1,6 @@
 """Kubernetes quantities as whole thousandths, so that `100m` of cpu and `1Gi` of memory add up exactly.
 
-Every amount in the scheduler is an `int` of thousandths of the resource's unit (cores, bytes, pods).
+Every amount is an `int` of thousandths of the resource's unit (cores, bytes, pods).
 """
 
 from __future__ import annotations
@@ -50,6 +50,11 @@ def render(amount: int, resource: str = "cpu") -> str:
             if whole and whole % size == 0:
                 return f"{whole // size}{suffix}"
     return str(whole)
+
+
+def plain(amount: int) -> str:
+    """Write an amount without units of size: `250m`, `2`, `536870912`."""
+    return f"{amount}m" if amount % MILLI else str(amount // MILLI)
 
 
 def render_all(amounts: Mapping[str, int]) -> dict[str, str]:
