@@ -209,8 +209,21 @@ async def test_what_must_not_run_twice_stops_on_a_lost_cluster_before_it_starts_
     watch = asyncio.create_task(Twice(rig, ns, "db").run())
     for link in rig.links:
         link.cut()
+    # Its kubeconfig leads to another cluster meanwhile (west's is at hand): that one is not taken for it.
+    mine = rig.members / "east.yaml"
+    kubeconfig = mine.read_text()
+    mine.write_text(misleading(kubeconfig, (rig.members / "west.yaml").read_text()))
+
+    async def reason() -> str:
+        found = await rig.get("", CLUSTERS, "", "east")
+        conditions = (found or {})["status"]["conditions"]
+        return next(c["reason"] for c in conditions if c["type"] == "Configured")
+
+    async def waits() -> bool:
+        return await reason() == "AnotherCluster"
+
     try:
-        await asyncio.sleep(1)
+        await until(waits, "another cluster waits for the name")
         await rig.processes["worker"].kill9()
         await rig.processes["worker"].start()
         await rig.processes["scheduler"].kill9()
@@ -228,7 +241,11 @@ async def test_what_must_not_run_twice_stops_on_a_lost_cluster_before_it_starts_
         await rig.processes["worker"].start()
         await running(rig, "west", ns, "db", 2)
         assert not await rig.pods("east", ns, "db")
+        assert await waits()
+        made = {copy["metadata"]["name"] for resource in (STATEFULSETS, JOBS) for copy in await rig.list("west", resource, ns)}
+        assert made == {"db"}, "what stays, and the Job, are made nowhere under the name of their cluster"
     finally:
+        mine.write_text(kubeconfig)
         for link in rig.links:
             link.mend()
 
@@ -249,6 +266,14 @@ async def test_what_must_not_run_twice_stops_on_a_lost_cluster_before_it_starts_
     result = (await asyncio.gather(watch, return_exceptions=True))[0]
     assert isinstance(result, asyncio.CancelledError), result
     await rig.clients[""].delete(POLICIES, None, f"{ns}-db")
+
+
+def misleading(kubeconfig: str, other: str) -> str:
+    """A kubeconfig of the same names that leads to the cluster of another one."""
+    changed, found = yaml.safe_load(kubeconfig), yaml.safe_load(other)
+    for section, key in (("clusters", "cluster"), ("users", "user")):
+        changed[section][0][key] = found[section][0][key]
+    return yaml.safe_dump(changed)
 
 
 class Twice:
