@@ -34,7 +34,7 @@ class Beside:
         self.state = MemberState("east", on_change=self.signal.changed)
         self.state.upsert_node(node("east-n0"))
         self.problem = ""
-        self.clash = ""
+        self.clash = self.asked_for = ""
 
         async def clash(owner: OwnerKey, fleet_id: str) -> str:
             self.asked_for = fleet_id
@@ -71,6 +71,7 @@ class Far:
         self.remote = RemoteAdmission(
             "east", f"127.0.0.1:{port}", None, ttl=30, deadline=5,
             on_state=lambda cluster, freed: self.freed.append(freed), on_connected=self._connected,
+            fleet_id=lambda: "this-fleet",
         )  # fmt: skip
         self.placed: list[Ask] = []
 
@@ -128,9 +129,12 @@ async def test_a_clash_and_a_problem_are_refusals() -> None:
     async with worker() as beside, manager(beside.server.port) as far:
         beside.clash = "Job default/w exists there and is not from this fleet"
         assert (await far.remote.reserve(ask())).verdict.filter == "NameClash"
+        assert beside.asked_for == "this-fleet", "the worker serves whoever asks: it has no fleet of its own"
+        beside.asked_for = ""
         assert (
             await far.remote.evaluate(OwnerKey("default", "Job", "w"), [(SHAPE, 1)])
         ).filter == "NameClash"
+        assert beside.asked_for == "this-fleet"
         beside.clash, beside.problem = "", "its nodes and pods are not read yet"
         assert (await far.remote.reserve(ask())).verdict.message == beside.problem
         beside.signal.changed(False)
