@@ -32,7 +32,7 @@ FOREIGN_MAX = 1000
 """Foreign objects that are remembered before those of long ago are dropped."""
 JSON_PATCH = "application/json-patch+json"
 
-Outcome = Literal["same", "written", "foreign", "waiting", "earlier"]
+Outcome = Literal["same", "written", "foreign", "waiting", "earlier", "outdated"]
 
 
 class Applier:
@@ -46,13 +46,18 @@ class Applier:
         self._valid = valid
         self._foreign: dict[tuple[str, CopyKey], float] = {}
 
-    def _check(self) -> None:
+    def _check(self, still: Callable[[], bool] = lambda: True) -> None:
+        if not still():
+            raise _OutdatedError
         if not self._valid():
             raise unavailable("another replica may have the host by now: nothing is written", retry_after=1)
 
-    async def sync(self, member: MemberCache, kind: str, desired: Obj) -> Outcome:
+    async def sync(
+        self, member: MemberCache, kind: str, desired: Obj, still: Callable[[], bool] = lambda: True
+    ) -> Outcome:
         """Create or apply; `foreign`: somebody else's object has the name, `waiting`: an old one has to go
-        first, `earlier`: there is a workload's copy of another host object of that name.
+        first, `earlier`: there is a workload's copy of another host object of that name, `outdated`: `still` said, right
+        before the write, that this is not wanted any more.
 
         StatusError when the member refuses it; MemberUnreachable when it does not answer in time.
         """
@@ -61,7 +66,10 @@ class Applier:
         if actual is None:
             if time.monotonic() < self._foreign.get((member.name, key), 0.0):
                 return "foreign"
-            actual = await self._create(member, key, desired)
+            try:
+                actual = await self._create(member, key, desired, still)
+            except _OutdatedError:
+                return "outdated"
             if actual is None:
                 return "written"
             if not is_ours(actual, member.fleet_id):
@@ -76,7 +84,10 @@ class Applier:
             return "waiting"
         if self._is_as_written(member, actual, desired):
             return "same"
-        await self._apply(member, key, actual, desired)
+        try:
+            await self._apply(member, key, actual, desired, still)
+        except _OutdatedError:
+            return "outdated"
         return "written"
 
     def _note_foreign(self, member: MemberCache, key: CopyKey) -> None:
@@ -97,15 +108,17 @@ class Applier:
             return True
         return before == fingerprint(actual)
 
-    async def _create(self, member: MemberCache, key: CopyKey, desired: Obj) -> Obj | None:
+    async def _create(
+        self, member: MemberCache, key: CopyKey, desired: Obj, still: Callable[[], bool]
+    ) -> Obj | None:
         """Create; return the object that has the name already, if any."""
         resource = ON_MEMBERS[key[0]]
         namespace = key[1] or None
         try:
             async with deadline(member):
                 await member.identify(0.0 if must_not_run_twice(key[0], desired) else IDENTITY_HOLDS)
-                self._check()
-                made = await member.client.create(resource, namespace, desired, fieldManager=FIELD_MANAGER)
+                self._check(still)
+                made = await self._send(member, key, desired)
         except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
@@ -115,7 +128,23 @@ class Applier:
         async with deadline(member):
             return await member.client.get(resource, namespace, key[2])
 
-    async def _apply(self, member: MemberCache, key: CopyKey, actual: Obj, desired: Obj) -> None:
+    async def _send(self, member: MemberCache, key: CopyKey, desired: Obj) -> Obj:
+        """Create. Who looks meanwhile, and until its event has come, sees that it may be there."""
+        owner, seen = annotations_of(desired)[HOST_UID], False
+        member.makes(owner)
+        try:
+            made = await member.client.create(ON_MEMBERS[key[0]], key[1] or None, desired, fieldManager=FIELD_MANAGER)
+            seen = member.get(*key) is not None
+        except StatusError as error:
+            seen = 400 <= error.code < 500
+            raise
+        finally:
+            member.made(owner, seen=seen)
+        return made
+
+    async def _apply(
+        self, member: MemberCache, key: CopyKey, actual: Obj, desired: Obj, still: Callable[[], bool]
+    ) -> None:
         resource = ON_MEMBERS[key[0]]
         namespace = key[1] or None
         await self._adopt_fields(member, key, actual)
@@ -123,7 +152,7 @@ class Applier:
         body = {**desired, "metadata": {**desired["metadata"], "uid": uid(actual)}}
         try:
             async with deadline(member):
-                self._check()
+                self._check(still)
                 made = await member.client.apply(resource, namespace, key[2], body, field_manager=FIELD_MANAGER)
         except StatusError as error:
             if error.code != 422 or key[0] in ("replicaset", "statefulset", "daemonset", "job", "claim"):
@@ -170,6 +199,10 @@ class Applier:
         except StatusError as error:
             if error.code not in (404, 409):
                 raise
+
+
+class _OutdatedError(Exception):
+    """What was to be written is not wanted any more."""
 
 
 class deadline:

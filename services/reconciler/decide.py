@@ -190,7 +190,7 @@ def _elsewhere(world: World, obj: Obj, member: MemberCache, workload: Mapping[st
     for other in world.members.values():
         if other is member or not other.reachable:
             continue
-        if other.of_host(uid(obj)) or (other.name in had and not other.synced):
+        if other.may_have(uid(obj)) or (other.name in had and not other.synced):
             return other.name
     return ""
 

@@ -46,6 +46,8 @@ class MemberCache:
         self.namespaces: set[str] = set()
         """Namespaces known to be there, ours or not."""
         self._writing: dict[CopyKey, tuple[int, float]] = {}
+        self._making: dict[str, float] = {}
+        """Host uid of a copy that was sent and not seen yet -> until when it may be there (inf: it is on its way)."""
         self._identified = float("-inf")
         self.owned: OwnedObjects | None = None
         selector = f"{ORIGIN}={fleet_id}"
@@ -114,9 +116,36 @@ class MemberCache:
             self._writing = {known: entry for known, entry in self._writing.items() if entry[1] > now}
         self._writing[key] = (number, now + WRITE_SEEN_WITHIN)
 
+    def makes(self, owner: str) -> None:
+        """Note, before it is sent, that the copy of that host uid is made: from now on it may be there."""
+        self._making[owner] = float("inf")
+
+    def made(self, owner: str, *, seen: bool) -> None:
+        """The call has ended. `seen`: it is known what came of it; else its event tells, if there ever is one."""
+        self._making.pop(owner, None)
+        if not seen:
+            self._making[owner] = time.monotonic() + WRITE_SEEN_WITHIN
+
+    def may_have(self, wanted: str) -> bool:
+        """Whether the member has a copy of that host uid, or one that was sent and not seen yet."""
+        if self._by_host.get(wanted):
+            return True
+        until = self._making.get(wanted)
+        if until is None:
+            return False
+        now = time.monotonic()
+        if not self.reachable and until < float("inf"):
+            self._making[wanted] = now + WRITE_SEEN_WITHIN  # its event cannot come now
+        elif now >= until:
+            del self._making[wanted]
+            return False
+        return True
+
     def _handle(self, kind: str, event: str, obj: Obj, old: Obj | None) -> None:
         key: CopyKey = (kind, *name_of(obj))
         owner = host_uid(obj)
+        if self._making.get(owner, float("inf")) < float("inf"):
+            del self._making[owner]
         if old is not None and host_uid(old) != owner:
             self._forget(host_uid(old), key)
         if event == "DELETED":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -160,3 +162,69 @@ async def test_copies_of_what_must_not_run_twice_are_reported_over_what_was_seen
     await workloads._report(context, workload, "statefulset", owner)
     assert patches[0]["metadata"]["resourceVersion"] == workload["metadata"]["resourceVersion"]
     assert "conditions" not in patches[0]["status"]
+
+
+async def test_what_was_placed_elsewhere_while_the_member_was_asked_is_not_made_there(made: Made) -> None:
+    owner = made.host("statefulset", "s", spec=SPEC)
+    made.placed("statefulset", owner, {"east": 1})
+    client = client_of(made)
+    asked = client.request
+
+    async def moved(*args: Any, **how: Any) -> Any:
+        made.placed("statefulset", owner, {"west": 1})
+        return await asked(*args, **how)
+
+    client.request = moved  # type: ignore[method-assign]
+    made.seen("namespace", {"metadata": {"name": "ns", "uid": "ns", "resourceVersion": "1", "finalizers": ["reclock.dev/members"]}})
+    made.world.host.informers["namespace"].store["", "ns"] = {"metadata": {"name": "ns", "uid": "ns", "resourceVersion": "1"}}
+    made.member("east").namespaces.add("ns")
+    context = Context(made.world, Queue(), Applier(), None)  # type: ignore[arg-type]
+    with pytest.raises(Again):
+        await copies.reconcile(context, made.member("east"), Key("statefulset", "ns", "s"))
+    assert not any(call[0] == "create" for call in client.calls)
+
+
+async def test_a_copy_that_was_sent_and_not_seen_yet_keeps_others_waiting(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = made.host("statefulset", "s", spec=SPEC)
+    workload = made.placed("statefulset", owner, {"east": 1})
+    east, west, client = made.member("east"), made.member("west"), client_of(made)
+    sent, answer = asyncio.Event(), asyncio.Event()
+    create = client.create
+
+    async def slow(*args: Any, **query: Any) -> Obj:
+        sent.set()
+        await answer.wait()
+        return await create(*args, **query)
+
+    client.create = slow  # type: ignore[method-assign]
+    task = asyncio.create_task(Applier().sync(east, "statefulset", manifest("statefulset", owner, FLEET)))
+    await sent.wait()
+    workload = made.placed("statefulset", owner, {"west": 1})
+    assert decide(made.world, "statefulset", owner, west).message == "the copy on east goes first"
+    assert {c["cluster"]: c["state"] for c in workloads.copies_of(made.world, workload)}["east"] == "Removing"
+    answer.set()
+    assert await task == "written"
+    assert decide(made.world, "statefulset", owner, west).action == "keep", "its event has not come yet"
+    stored = client.objects[STATEFULSETS.key, "ns", "s"]
+    made.cached("statefulset", stored, "east")
+    assert decide(made.world, "statefulset", owner, east).action == "remove"
+    east._handle("statefulset", "DELETED", stored, None)
+    del east.informers["statefulset"].store["ns", "s"]
+    assert decide(made.world, "statefulset", owner, west).action == "apply"
+    # One that was refused is not there; of one without an answer nobody knows, the less while the member is away.
+    client.create = create  # type: ignore[method-assign]
+    client.objects.clear()
+    for error, there in ((StatusError(422, "Invalid", "no"), False), (MemberUnreachable("gone"), True)):
+        client.refuse = error
+        with pytest.raises(StatusError):
+            await Applier().sync(east, "statefulset", manifest("statefulset", owner, FLEET))
+        assert east.may_have("host-s") is there
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 29)
+    east.member.reachable = False
+    assert east.may_have("host-s")
+    east.member.reachable = True
+    monkeypatch.setattr(time, "monotonic", lambda: now + 58)
+    assert east.may_have("host-s"), "its event could not come while the member was away"
+    monkeypatch.setattr(time, "monotonic", lambda: now + 60)
+    assert not east.may_have("host-s")

@@ -9,8 +9,8 @@ from services.reconciler.controllers.namespaces import ensure_namespace
 from services.reconciler.decide import decide
 from services.reconciler.keys import Key
 from services.reconciler.member_cache import MemberCache
-from services.reconciler.names import COPIED, Obj
-from services.reconciler.objects import deleting, host_uid, replicas, uid
+from services.reconciler.names import COPIED, DIGEST, HOST_UID, Obj
+from services.reconciler.objects import annotations_of, deleting, host_uid, replicas, uid
 from services.reconciler.world import CONFLICT, WAITING
 
 WAIT = 1.0
@@ -73,12 +73,14 @@ async def _apply(context: Context, member: MemberCache, key: Key, obj: Obj, desi
         notes = await _dependencies(context, member, key, obj)
         if key.kind == "replicaset":
             member.writes((key.kind, key.namespace, key.name), replicas(desired))
-        outcome = await context.applier.sync(member, key.kind, desired)
+        outcome = await context.applier.sync(member, key.kind, desired, lambda: _still(context, member, key, desired))
     except StatusError as error:
         if error.code == 404 and not isinstance(error, MemberUnreachable):
             member.namespaces.discard(key.namespace)
         context.report(key, member, WAITING, error.message)
         raise
+    if outcome == "outdated":
+        raise Again(0.0)
     if outcome == "foreign":
         message = f"{key.kind} {key.namespace}/{key.name} exists there and is not Reclock's"
         context.report(key, member, CONFLICT, message)
@@ -88,6 +90,18 @@ async def _apply(context: Context, member: MemberCache, key: Key, obj: Obj, desi
         context.report(key, member, WAITING, "an earlier copy of this name is being deleted")
         raise Again(WAIT)
     context.report(key, member, WAITING if notes else "", "; ".join(notes))
+
+
+def _still(context: Context, member: MemberCache, key: Key, desired: Obj) -> bool:
+    """Whether this is what is to be written now: while the member was asked it may have been placed elsewhere."""
+    obj = context.world.host.get(*key)
+    if obj is None:
+        return False
+    decision = decide(context.world, key.kind, obj, member)
+    wanted = decision.manifest if decision.action == "apply" else None
+    return wanted is not None and all(
+        annotations_of(wanted).get(name) == annotations_of(desired).get(name) for name in (DIGEST, HOST_UID)
+    )
 
 
 async def _dependencies(context: Context, member: MemberCache, key: Key, obj: Obj) -> list[str]:

@@ -133,7 +133,7 @@ def copies_of(world: World, workload: Obj) -> list[dict[str, str]]:
         for member in world.members.values():
             if not member.synced and member.name in entries:
                 continue
-            has = bool(member.of_host(uid(obj)))
+            has = member.may_have(uid(obj))
             if has and (member.name in placement or member.name in expected):
                 note(member.name, "Applied")
             elif has and _is_suspended(member, kind, obj):
