@@ -22,7 +22,8 @@ log = logging.getLogger("reclock")
 IndexFunction: TypeAlias = Callable[[Object], Iterable[str]]
 """Returns the values under which an object is found; none is fine."""
 Listener: TypeAlias = Callable[[str, Change], None]
-"""Called with the cluster's name and what happened, in the cache's task; must not block."""
+"""Called with the cluster's name and what happened, in the cache's task; must not block. What it raises is logged:
+the cache and the other listeners go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +126,19 @@ class Cache:
         from reclock._fleet import ClusterInfo
 
         info = ClusterInfo.of(change.object)
-        wanted = change.type != "DELETED" and (self._clusters is None or self._clusters(info))
+        wanted = change.type != "DELETED" and self._wants(info)
         if wanted and info.name not in self._members:
             self._join(info.name)
         elif not wanted and info.name in self._members:
             self._leave(info.name)
+
+    def _wants(self, info: ClusterInfo) -> bool:
+        try:
+            return self._clusters is None or self._clusters(info)
+        except Exception:
+            # A choice that fails of one cluster must not end the following of all: that one stays what it was.
+            log.exception("cache of %s: choosing clusters failed of %s", self.resource, info.name)
+            return info.name in self._members
 
     def _join(self, name: str) -> None:
         informer = Informer(
@@ -167,8 +176,12 @@ class Cache:
             if change.type != "DELETED":
                 for value in _values(name, function, change.object):
                     values.setdefault(value, set()).add(place)
-        for listener in self._listeners:
-            listener(cluster, change)
+        for listener in list(self._listeners):
+            try:
+                listener(cluster, change)
+            except Exception:
+                # A listener's bug must not end the following for everybody: the cache would go stale unnoticed.
+                log.exception("cache of %s: a listener failed on %s of %s", self.resource, change.type, place)
 
 
 def _values(index: str, function: IndexFunction, obj: Object | None) -> set[str]:

@@ -243,6 +243,43 @@ async def test_an_index_function_that_fails_hides_one_object_only(fake: FakeFlee
     assert len(cache.list()) == 2 and len(fleet.query("by-data", "x")) == 1
 
 
+async def test_a_listener_that_fails_is_reported_and_the_cache_goes_on(
+    fake: FakeFleet, fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = fleet.cache("v1/configmaps")
+    await cache.synced()
+    seen: list[tuple[str, str, str]] = []
+
+    def broken(cluster: str, change: object) -> None:
+        raise KeyError("a bug")
+
+    cache.listen(broken)
+    cache.listen(lambda cluster, change: seen.append((cluster, change.type, change.object["metadata"]["name"])))
+    fake["east"].put(configmap("a"))
+    fake["east"].put(configmap("b"))
+    fake["west"].put(configmap("c"))
+    await until(lambda: len(seen) == 3 and len(cache.list()) == 3)
+    fake.leave("east")
+    await until(lambda: len(seen) == 5 and len(cache.list()) == 1)
+    assert sum("a listener failed" in one.message for one in caplog.records) == 5
+    assert not cache.problems
+
+
+async def test_a_choice_of_clusters_that_fails_is_reported_and_leaves_them_as_they_are(
+    fake: FakeFleet, fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake["east"].put(configmap("a"))
+
+    def choose(info: reclock.ClusterInfo) -> bool:
+        return bool(info.labels["region"]) if info.name != "east" or info.labels else True
+
+    cache = fleet.cache("v1/configmaps", clusters=choose)
+    await cache.synced()
+    fake.join("north", region="eu").put(configmap("c"))
+    await until(lambda: {one.cluster for one in cache.list()} == {"east", "north"})
+    assert any("choosing clusters failed of west" in one.message for one in caplog.records)
+
+
 async def test_a_cache_of_some_clusters(fake: FakeFleet, fleet: Fleet) -> None:
     fake.join("north", region="eu").put(configmap("c"))
     fake["east"].put(configmap("a"))
