@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from services.aggregator.clock import resource as resources
 from services.aggregator.clock.answers import Answers
 from services.aggregator.clock.batch import Builder
 from services.aggregator.clock.feed import Feed
 from services.aggregator.clock.following import Following
 from services.aggregator.clock.history import load
+from services.aggregator.clock.resource import ResourceClock
 from services.aggregator.clock.state import Change, State
 from services.aggregator.reads.judge import Judge
+from services.aggregator.reads.member_list import MemberList
 from services.aggregator.reads.watch import WatchSession
 from services.aggregator.reads.watcher import Watcher
 from services.aggregator.writes.target import Target
@@ -47,6 +50,16 @@ def i1_half_a_revision(patch: Patch) -> None:
 def i1_selector_forgets_before(patch: Patch) -> None:
     """What leaves a selector is passed over: the state before is not looked at."""
     patch(Judge, "had", lambda self, entry, key: entry.before is not None and self.selects(entry))
+
+
+def i1_list_is_not_exact(patch: Patch) -> None:
+    """A list at L shows what a member has now: not what it had where the log stands at L."""
+    real = MemberList.__init__
+
+    def begin(self: MemberList, client: Any, cluster: str, path: str, query: Any, *rest: Any, **more: Any) -> None:
+        real(self, client, cluster, path, {k: v for k, v in query.items() if not k.startswith("resourceVersion")}, *rest, **more)
+
+    patch(MemberList, "__init__", begin)
 
 
 def i2_out_of_order(patch: Patch) -> None:
@@ -112,6 +125,24 @@ def i4_restore_is_not_noticed(patch: Patch) -> None:
     patch(Feed, "_life", life)
 
 
+def i4_old_sequencer_does_not_resign(patch: Patch) -> None:
+    """After an error the leader key is kept, and the next term goes on under it: a transaction whose answer was lost may
+    still succeed."""
+
+    async def resign(self: ResourceClock, term: int) -> None:
+        return None
+
+    async def campaign(store: Any, group: str, resource: str, leases: Any, me: str, **more: Any) -> int:
+        held = await store.etcd.get(store.keys.leader(group, resource))
+        if held is not None and held.value == me.encode():
+            return int(held.create_revision)
+        return await real(store, group, resource, leases, me, **more)
+
+    real = resources.campaign
+    patch(ResourceClock, "_resign", resign)
+    patch(resources, "campaign", campaign)
+
+
 def i5_follower_does_not_wait(patch: Patch) -> None:
     """A follower answers from what it has, without asking etcd how far it must be."""
 
@@ -124,6 +155,12 @@ def i5_follower_does_not_wait(patch: Patch) -> None:
 def i6_get_of_a_lagging_follower(patch: Patch) -> None:
     """A get, and a list, of a follower show whatever its log has."""
     i5_follower_does_not_wait(patch)
+
+
+def i6_get_passes_the_commit_under_way(patch: Patch) -> None:
+    """The sequencer's replica answers a get while a transaction of its own is in etcd and not yet in its log: another
+    replica may have shown that number already."""
+    patch(Answers, "committing", False)
 
 
 def i7_write_does_not_wait(patch: Patch) -> None:

@@ -267,6 +267,7 @@ class FakeClock(View):
         self.left_out: list[str] = []
         self.barriers = 0
         self.certain = False
+        self.committing = False  # a transaction is under way
         self.on_refresh: Any = None
         self.commit({})
 
@@ -304,6 +305,10 @@ class FakeClock(View):
             raise too_large_version(minimum, self.head)
         members = {c: p for c, p in self.state.positions.items() if c in self.members and c not in self.left_out}
         return Snapshot(self.head, members, list(self.left_out))
+
+    async def settled(self) -> None:
+        while self.committing:
+            await self.pulse.wait()
 
     async def vector_at(self, version: int) -> Snapshot:
         known = [v for v in self.vectors if v <= version]

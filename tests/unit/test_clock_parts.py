@@ -171,3 +171,22 @@ async def test_the_lease_is_renewed_on_after_any_error_of_etcd() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert len(renewed) > 1 and set(renewed) == {7}
+
+
+async def test_who_finds_the_lease_gone_says_so_for_every_term() -> None:
+    """The next lease says nothing of the keys that went with this one: a term of it must not seem certain."""
+    leases = iter((7, 8))
+
+    async def grant(ttl: int) -> int:
+        return next(leases)
+
+    keeper = LeaseKeeper(SimpleNamespace(etcd=SimpleNamespace(lease_grant=grant)), ttl=2)  # type: ignore[arg-type]
+    told: list[bool] = []
+    keeper.on_gone = lambda: told.append(keeper.certain)
+    assert await keeper.get() == 7 and keeper.certain
+    keeper.forget(7)
+    keeper.forget(7)
+    assert told == [False], "told once, and while nothing is certain"
+    assert await keeper.get() == 8 and keeper.certain
+    keeper.forget(7)
+    assert keeper.certain, "an old lease's end is no news"

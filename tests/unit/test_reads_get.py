@@ -39,6 +39,20 @@ async def test_the_sequencer_itself_needs_no_barrier_for_what_one_member_holds(f
     assert (await fleet.get(PATH + "x"))[0] == 404 and fleet.clock.barriers == 2
 
 
+async def test_the_sequencer_waits_for_its_own_transaction(fleet: Fleet) -> None:
+    """It may have given the object a new number, which another replica has shown: as when a gap heals."""
+    same = fleet.write("east", pod("a"))
+    old = fleet.clock.head
+    fleet.clock.certain = fleet.clock.committing = True
+    task = asyncio.create_task(fleet.get(PATH))
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    fleet.clock.committing = False
+    fleet.clock.log("east", same)
+    code, body = await task
+    assert code == 200 and int(body["metadata"]["resourceVersion"]) > old and fleet.clock.barriers == 0
+
+
 async def test_get_waits_until_the_log_has_the_body(fleet: Fleet) -> None:
     fleet.write("east", pod("a", app="1"))
     newer = fleet.write("east", pod("a", app="2"), log=False)

@@ -80,8 +80,14 @@ class Answers(View):
 
     @property
     def certain(self) -> bool:
-        """Is this process the only sequencer for sure? Then no number can have been given without its knowing."""
-        return bool(self.term) and self.context.leases.certain
+        """Is this process the only sequencer for sure? Then every number that was given is in its log, or in the
+        transaction that is under way: see `settled`."""
+        return bool(self.term) and not self._deposed.is_set() and self.context.leases.certain
+
+    @property
+    def committing(self) -> bool:
+        """Is a transaction of ours under way? Etcd may have it already, and another replica may have shown it."""
+        return self._sequencer is not None and self._sequencer.committing
 
     @property
     def leads(self) -> bool:
@@ -135,6 +141,19 @@ class Answers(View):
             self.state.pass_revision(revision)
             self.head_pulse.beat()
         return True
+
+    async def settled(self, timeout: float = 10) -> None:
+        """For who found us `certain`: wait until the log has all that was numbered when this was called. 503 when that
+        cannot be."""
+        sequencer = self._sequencer
+        if sequencer is not None:
+            try:
+                async with asyncio.timeout(timeout):
+                    await sequencer.caught_up()
+            except TimeoutError:
+                raise self._not_leading() from None
+        if sequencer is None or self._sequencer is not sequencer:
+            await self.barrier(timeout)  # what became of the transaction the term's end did not tell
 
     async def _newest_commit(self) -> tuple[int, int]:
         return await self.context.store.committed(self.group, self.resource, self._complete)

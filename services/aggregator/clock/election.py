@@ -23,6 +23,8 @@ TTL = 2
 """Seconds that the leader key outlives a process that cannot say so: the least that etcd grants by default."""
 RENEWALS = 4
 """Times per TTL that the lease is renewed: three may be lost."""
+MARGIN = 0.2
+"""Seconds before the lease's end from which on we are not certain of it: clocks run at almost the same rate."""
 POLL = 0.5
 """Seconds between looks at whether the holder, a process of this machine, is dead."""
 REPEAT = 5.0
@@ -84,13 +86,15 @@ class LeaseKeeper:
             if not self._lease:
                 sent = asyncio.get_running_loop().time()
                 self._lease = await self.store.etcd.lease_grant(self.ttl)
-                self._until = sent + self.ttl
+                self._until = sent + self.ttl - MARGIN
             return self._lease
 
     def forget(self, lease: int) -> None:
-        """This lease has ended."""
-        if self._lease == lease:
+        """This lease has ended, and all that was taken with it: whoever finds out first says so to every term, for
+        the next lease says nothing of their keys."""
+        if lease and self._lease == lease:
             self._lease = 0
+            self.on_gone()
 
     async def run(self) -> None:
         """Keep the lease alive until cancelled, then revoke it: another replica need not wait."""
@@ -104,11 +108,11 @@ class LeaseKeeper:
                     sent = asyncio.get_running_loop().time()
                     # One that hangs must not take the place of the next, which may go to another endpoint.
                     await self.store.etcd.lease_keepalive(lease, timeout=self.ttl / 2)
-                    self._until = sent + self.ttl
+                    if self._lease == lease:
+                        self._until = sent + self.ttl - MARGIN
                 except LeaseGone:
                     log.warning("the lease ended before it was renewed: leaders are elected anew")
                     self.forget(lease)
-                    self.on_gone()
                 except EtcdError as error:
                     # Whatever it is: without this task each lease would end, and every term with it.
                     log.warning("the lease could not be renewed: %s", error)

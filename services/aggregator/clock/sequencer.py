@@ -127,6 +127,11 @@ class Sequencer:
         waiting = len(self._queues.get(cluster, ()))
         return waiting, self._arrivals.lag(cluster, asyncio.get_running_loop().time()) if waiting else 0.0
 
+    @property
+    def committing(self) -> bool:
+        """Is a transaction in flight?"""
+        return self._done < self._started
+
     async def caught_up(self) -> None:
         """Wait for the transaction that is in flight now, if any: it may have any revision so far."""
         started = self._started

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
-from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads.codec import AnyMeta, codec_of, names_of, version_of
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
@@ -82,11 +81,15 @@ class Getter:
         if version and version != "0":
             await clock.snapshot(linearizable=False, minimum=int(version))
         # The log is brought up to date beside the call to the member: both take about as long. Where the log is
-        # written here and one member alone holds the key, the member's own answer is as good: only a number given
-        # by another sequencer could be missed, and there is none while our term lasts.
+        # written here and one member alone holds the key, the member's own answer is as good: no other sequencer can
+        # have numbered anything, and what our own has under way, which another replica may have shown, is waited for.
         alone = clock.certain and not clock.is_clash(call.info.namespace, call.info.name)
         known = alone and clock.shown(call.info.namespace, call.info.name) is not None
-        barrier = None if version or known else asyncio.ensure_future(clock.snapshot(linearizable=True))
+        barrier: asyncio.Future[Any] | None = None
+        if not version and not known:
+            barrier = asyncio.ensure_future(clock.snapshot(linearizable=True))
+        elif not version and clock.committing:
+            barrier = asyncio.ensure_future(clock.settled())
         try:
             found, row = await self._find(call, aggregated, clock, form, include, sub, barrier)
         finally:
@@ -99,7 +102,7 @@ class Getter:
 
     async def _find(
         self, call: Call, aggregated: Aggregated, clock: ResourceClock, form: Negotiated, include: str,
-        sub: str, barrier: asyncio.Future[Snapshot] | None,
+        sub: str, barrier: asyncio.Future[Any] | None,
     ) -> tuple[Found, Row | None]:  # fmt: skip
         namespace, name = call.info.namespace, call.info.name
         for _ in range(ROUTES):

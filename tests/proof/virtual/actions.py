@@ -335,7 +335,8 @@ class Actions:
         await self.do_back(0, 0)
         for replica in self.replicas:
             link = replica.link
-            link.cut, link.faults, link.watch_delay, link.on_txn = False, [], 0.0, lambda stage: None
+            link.cut, link.faults, link.watch_delay, link.answer_delay = False, [], 0.0, 0.0
+            link.on_txn = lambda stage: None
         for informer in self.informers:
             informer.frozen = False
         with contextlib.suppress(Refused):

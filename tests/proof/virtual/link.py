@@ -31,6 +31,8 @@ class Link:
         self.cut = False
         self.dead = False
         self.watch_delay = 0.0
+        self.answer_delay = 0.0
+        """Seconds more that answers of commits take: others hear of them first."""
         self.on_txn: Callable[[str], None] = lambda stage: None
         self._random = source
         self._streams: dict[_Stream, None] = {}
@@ -67,7 +69,9 @@ class Link:
                 raise refused(Code.UNAVAILABLE, "connection reset before it was sent")
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             if not self.deaf():
-                self._send(work, request, answer, fault, self.on_txn if faulty else lambda stage: None)
+                commits = faulty and any(op.HasField("request_put") for op in request.success)
+                slow = self.answer_delay if commits else 0.0
+                self._send(work, request, answer, fault, self.on_txn if faulty else lambda stage: None, slow)
             try:
                 async with asyncio.timeout(timeout):
                     return await answer
@@ -78,7 +82,7 @@ class Link:
 
     def _send(
         self, work: Callable[[Any], Any], request: Any, answer: asyncio.Future[Any], fault: Fault | None,
-        told: Callable[[str], None],
+        told: Callable[[str], None], slow: float,
     ) -> None:  # fmt: skip
         loop = asyncio.get_running_loop()
 
@@ -95,7 +99,7 @@ class Link:
             if fault == "lost":
                 found = refused(Code.UNAVAILABLE, "the answer was lost")
             if fault not in ("late", "silent"):
-                loop.call_later(self.delay(), settle, found)
+                loop.call_later(self.delay() + slow, settle, found)
 
         def settle(found: Any) -> None:
             if answer.done() or self.deaf():
