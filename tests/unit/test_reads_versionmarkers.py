@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from reads_fake import Fleet, fleet_of, pod
+from reads_fake import FakeClock, Fleet, fleet_of, pod
+
+from _fastpath.marker import Marker
+from services.aggregator.reads import marker_rows
+from services.aggregator.reads.marker_rows import Merged
 
 BASE = "/apis/reclock.dev/v1alpha1"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -79,3 +83,70 @@ async def test_watch_tells_changes_of_markers(fleet: Fleet) -> None:
     assert all(e["object"]["object"]["name"] == "a" for e in events)
     numbers = [int(e["object"]["metadata"]["resourceVersion"]) for e in events]
     assert numbers == sorted(set(numbers))
+
+
+async def test_pages_are_in_the_order_of_the_keys_as_text(fleet: Fleet) -> None:
+    """`a-b/x` comes before `a/x`: no page may skip what the one before did not show."""
+    for ns in ("a", "a-b", "a.b", "default", "z"):
+        fleet.write("east", pod("x", ns=ns))
+    _, body = await fleet.get(f"{BASE}/versionmarkers")
+    whole = [(o["metadata"]["namespace"], o["metadata"]["name"]) for o in body["items"]]
+    assert whole == sorted(whole, key=lambda key: f"{key[0]}/{key[1]}")
+    found, token, left = [], "", []
+    while True:
+        _, body = await fleet.get(f"{BASE}/versionmarkers?limit=1" + (f"&continue={token}" if token else ""))
+        found += [(o["metadata"]["namespace"], o["metadata"]["name"]) for o in body["items"]]
+        left.append(body["metadata"].get("remainingItemCount", 0))
+        token = body["metadata"].get("continue", "")
+        if not token:
+            break
+    assert found == whole and left == list(range(len(whole) - 1, -1, -1))
+
+
+async def test_a_walk_shows_the_state_at_its_version(fleet: Fleet) -> None:
+    for name in ("a", "b", "c"):
+        fleet.write("east", pod(name))
+    code, first = await fleet.get(f"{BASE}/namespaces/default/versionmarkers?limit=1")
+    for name in ("a", "b", "c", "d"):
+        fleet.write("east", pod(name, changed="yes"))
+    token = first["metadata"]["continue"]
+    _, rest = await fleet.get(f"{BASE}/namespaces/default/versionmarkers?limit=9&continue={token}")
+    items = [*first["items"], *rest["items"]]
+    at = int(first["metadata"]["resourceVersion"])
+    assert code == 200 and rest["metadata"]["resourceVersion"] == str(at)
+    mappings = [o for o in items if o["type"] == "Mapping"]
+    assert {o["object"]["name"] for o in mappings} == {"a", "b", "c"}
+    assert all(int(o["metadata"]["resourceVersion"]) <= at for o in mappings)
+    fleet.clock.state.log.floor = fleet.clock.head
+    code, _ = await fleet.get(f"{BASE}/namespaces/default/versionmarkers?limit=9&continue={token}")
+    assert code == 410
+
+
+async def test_a_watch_from_far_behind_is_told_page_by_page(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_rows, "PAGE", 4)
+    begin = fleet.clock.head
+    for number in range(30):
+        fleet.write("east" if number % 2 else "west", pod(f"p{number}"))
+    async with fleet.watch(f"resourceVersion={begin}", f"{BASE}/versionmarkers") as stream:
+        names = [(await stream.next())["object"]["object"]["name"] for _ in range(30)]
+        fleet.write("east", pod("last"))
+        names.append((await stream.next())["object"]["object"]["name"])
+    assert names == [*(f"p{number}" for number in range(30)), "last"]
+
+
+def test_several_logs_are_merged_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marker_rows, "PAGE", 4)
+    one, other = FakeClock(), FakeClock()
+    for number in range(40):
+        clock = one if number % 3 else other
+        clock.revision = 100 + number
+        clock.commit({}, Marker("east", "life/0", "ns", f"p{number}", f"uid-{number}", number + 1))
+    merged = Merged({clock: clock.cursor(clock.floor) for clock in (one, other)})
+    bound = (one.state.base + 130) << 7
+    told = []
+    for _, entry in merged.upto(bound):
+        told.append(entry.name)
+        assert all(len(page) <= 4 for _, _, page in merged._sources)
+    assert told == [f"p{number}" for number in range(30)] and merged.waiting
+    told += [entry.name for _, entry in merged.upto(1 << 60)]
+    assert told == [f"p{number}" for number in range(40)] and not merged.waiting

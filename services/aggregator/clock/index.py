@@ -142,6 +142,10 @@ class Index:
                 elif not slot.deleted:
                     yield slot
 
+    def namespaces(self) -> list[str]:
+        """Namespaces with markers, in no order."""
+        return list(self._spaces)
+
     def _names(self, namespace: str) -> list[str]:
         names = self._sorted.get(namespace)
         if names is None:

@@ -32,6 +32,16 @@ def marker_name(clock: ResourceClock, marker: Marker) -> str:
     return f"{clock.aggregated.key}.{hashed(marker.namespace, marker.name, marker.cluster)}"
 
 
+def bookmark_name(clock: ResourceClock, cluster: str) -> str:
+    """`<resource>.<group>.<hash of the cluster>` of a cluster's position."""
+    return f"{clock.aggregated.key}.{hashed('', '', cluster, 'position')}"
+
+
+def labels_of(clock: ResourceClock, cluster: str) -> dict[str, str]:
+    """What lists of markers can be narrowed by."""
+    return {"reclock.dev/cluster": cluster, "reclock.dev/resource": clock.aggregated.key}
+
+
 def _metadata(clock: ResourceClock, name: str, namespace: str, cluster: str, version: int) -> dict[str, Any]:
     return {
         "name": name,
@@ -39,7 +49,7 @@ def _metadata(clock: ResourceClock, name: str, namespace: str, cluster: str, ver
         "uid": str(uuid.uuid5(_SPACE, f"{namespace}/{name}")),
         "resourceVersion": str(version),
         "creationTimestamp": None,
-        "labels": {"reclock.dev/cluster": cluster, "reclock.dev/resource": clock.aggregated.key},
+        "labels": labels_of(clock, cluster),
     }
 
 
@@ -72,11 +82,10 @@ def marker_object(clock: ResourceClock, marker: Marker) -> dict[str, Any]:
 def bookmark_object(clock: ResourceClock, cluster: str, position: Position) -> dict[str, Any]:
     """`type: Bookmark`: how far the log has followed one cluster."""
     aggregated = clock.aggregated
-    name = f"{aggregated.key}.{hashed('', '', cluster, 'position')}"
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": _metadata(clock, name, DEFAULT, cluster, clock.head),
+        "metadata": _metadata(clock, bookmark_name(clock, cluster), DEFAULT, cluster, clock.head),
         "type": "Bookmark",
         "store": {"cluster": cluster, "incarnation": position.incarnation},
         "object": {
