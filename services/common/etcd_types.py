@@ -140,10 +140,12 @@ def op_delete(key: bytes, end: bytes = b"") -> Any:
     return Op(request_delete_range=rpc_pb2.DeleteRangeRequest(key=key, range_end=end))
 
 
-def op_range(key: bytes, end: bytes = b"", limit: int = 0, keys_only: bool = False, min_mod: int = 0) -> Any:
-    """A read for `txn`; `min_mod` leaves out what was put before that revision."""
+def op_range(
+    key: bytes, end: bytes = b"", limit: int = 0, keys_only: bool = False, min_mod: int = 0, revision: int = 0
+) -> Any:
+    """A read for `txn`; `min_mod` leaves out what was put before that revision, `revision` reads as of then."""
     request = rpc_pb2.RangeRequest(
-        key=key, range_end=end, limit=limit, keys_only=keys_only, min_mod_revision=min_mod
+        key=key, range_end=end, limit=limit, keys_only=keys_only, min_mod_revision=min_mod, revision=revision
     )
     return Op(request_range=request)
 

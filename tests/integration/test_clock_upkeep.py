@@ -82,6 +82,36 @@ async def test_verify_finds_each_kind_of_difference_and_nothing_else(
     assert ("west", "w3", "Stored") in {(one.cluster, one.name, one.what) for one in differences}
 
 
+async def test_verify_tells_all_differences_though_it_holds_few(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More differ than wait for the log at once, over several pages of lists and of etcd."""
+    for name, value in {"PATIENCE": 0.1, "OPEN": 3, "AT_ONCE": 1, "PAGE": 7, "SLICE": 5, "KEYS": 4}.items():
+        monkeypatch.setattr(f"services.aggregator.clock.verify.{name}", value)
+    monkeypatch.setattr("services.aggregator.clock.metadata.PAGE", 8)
+    east, west = await rig.add("east", "west")
+    for number in range(20):
+        east.put(f"e{number}")
+        west.put(f"w{number}")
+    pods = await rig.ready()
+    await rig.settled()
+    assert pods.sequencer is not None
+    monkeypatch.setattr(pods.sequencer, "put_nowait", lambda cluster, work: None)
+    for number in range(10):
+        east.delete(f"e{number}")
+        east.put(f"e{10 + number}", app="db")
+        west.put(f"new{number}")
+    store = pods.context.store
+    for number in range(10):
+        await store.etcd.delete(store.keys.marker("", "pods", "default", f"w{number}", "west"))
+    pods.state.pass_revision((await store.etcd.range(store.keys.base)).revision)
+    await asyncio.sleep(0.2)
+    differences, compared = await findings(rig)
+    assert {(one.name, one.what) for one in differences} == {
+        *((f"e{number}", "Gone") for number in range(10)), *((f"e{10 + number}", "Stale") for number in range(10)),
+        *((f"new{number}", "Missing") for number in range(10)), *((f"w{number}", "Stored") for number in range(10)),
+    }  # fmt: skip
+    assert len(differences) == 40 and [one.objects for one in compared] == [10, 30, 30]
+
+
 async def test_verify_names_a_cluster_that_cannot_be_asked(rig: Rig) -> None:
     east, _ = await rig.add("east", "west")
     await rig.ready()

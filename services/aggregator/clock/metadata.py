@@ -114,19 +114,26 @@ class MetadataClient:
         return False
 
     async def whole(self, incarnation: str, at: int = 0) -> Listing:
-        """All objects, now or Exact at a version; pages of PAGE. Expired where that is not to be had."""
-        query: dict[str, str | int] = {"limit": PAGE}
-        if at:
-            query |= {"resourceVersion": at, "resourceVersionMatch": "Exact"}
+        """All objects, now or Exact at a version. Expired where that is not to be had."""
         whole: Listing | None = None
-        while True:
-            page, token = await self._page(query, incarnation)
+        async for page in self.pages(incarnation, at):
             if whole is None:
                 whole = page
             else:
                 whole.items += page.items
+        assert whole is not None
+        return whole
+
+    async def pages(self, incarnation: str, at: int = 0) -> AsyncGenerator[Listing, None]:
+        """The same page by page; all are of the first one's version."""
+        query: dict[str, str | int] = {"limit": PAGE}
+        if at:
+            query |= {"resourceVersion": at, "resourceVersionMatch": "Exact"}
+        while True:
+            page, token = await self._page(query, incarnation)
+            yield page
             if not token:
-                return whole
+                return
             query = {"limit": PAGE, "continue": token}
 
     async def _page(self, query: dict[str, str | int], incarnation: str) -> tuple[Listing, str]:

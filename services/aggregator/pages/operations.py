@@ -17,6 +17,7 @@ from services.aggregator.clock.clocks import Clocks
 from services.aggregator.clock.rebuild import rebuild
 from services.aggregator.clock.resource import ResourceClock
 from services.aggregator.clock.stats import etcd_stats, resource_stats
+from services.aggregator.clock.store import StartRefused
 from services.aggregator.clock.verify import verify
 from services.aggregator.types import Call
 from services.common.errors import StatusError, bad_request, conflict, method_not_allowed, not_found
@@ -60,7 +61,7 @@ class Operations:
         try:
             async for line in lines:
                 await write(msgspec.json.encode(line) + b"\n")
-        except EtcdError as error:
+        except (EtcdError, StartRefused) as error:
             last = {"kind": "Failed", "message": str(error)}
         except StatusError as error:
             last = {"kind": "Failed", "message": error.message}

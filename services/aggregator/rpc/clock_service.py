@@ -12,11 +12,15 @@ from reclock.aggregator.v1 import aggregator_pb2_grpc
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.clocks import Clocks
 from services.aggregator.clock.rebuild import rebuild
+from services.aggregator.clock.store import StartRefused
 from services.aggregator.clock.verify import Compared, Finding, verify
 from services.aggregator.rpc.stats import stats
 from services.common.errors import StatusError
 from services.common.etcd import EtcdError
 from services.common.grpc import abort, abort_status
+
+MOST_NAMED = 10_000
+"""Differences that one answer names: a message has its limit, and so has memory."""
 
 
 class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
@@ -67,12 +71,18 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
         else:
             chosen = [one for _, one in sorted(clock.resources.items())]
         answer = pb.VerifyMarkersResponse()
+        more = 0
         try:
             for one in chosen:
                 async for finding in verify(one):
-                    _found(answer, finding)
+                    if len(answer.differences) >= MOST_NAMED and not isinstance(finding, Compared):
+                        more += 1
+                    else:
+                        _found(answer, finding)
         except EtcdError as error:
             await abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        if more:
+            answer.differences.append(f"and {more} more")
         return answer
 
     async def RebuildMarkers(
@@ -89,6 +99,8 @@ class ClockService(aggregator_pb2_grpc.ClockServiceServicer):
                 markers = progress.markers
         except EtcdError as error:
             await abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
+        except StartRefused as error:
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return pb.RebuildMarkersResponse(markers=markers)
 
     async def _clock(self, context: grpc.aio.ServicerContext) -> Clocks:
