@@ -1,4 +1,4 @@
-"""Version markers: what the clock remembers of one state of one object, in 96 bytes and the name.
+"""Version markers: what the clock remembers of one state of one object, in 80 bytes and the name.
 
 A `Marker` is index entry and log entry at once. It is immutable once the clock has stamped it, but for `prev`,
 which the clock cuts when the state before falls out of the window. No cycle can be made of markers (`prev` is
@@ -29,11 +29,9 @@ cdef uint64_t TEXT_UID = 0xFFFFFFFFFFFFFFFF
 cdef enum:
     SWEEP = 1024
 
-# Values shared by many markers. Swept when they have doubled: what only the table holds goes.
-cdef dict _scopes = {}
-cdef dict _labels = {}
-cdef Py_ssize_t _scopes_limit = SWEEP
-cdef Py_ssize_t _labels_limit = SWEEP
+# What many markers have in common. Swept when it has doubled: what only the table holds goes.
+cdef dict _traits = {}
+cdef Py_ssize_t _limit = SWEEP
 # uids that are no UUID (rare); they stay.
 cdef list _uid_texts = []
 cdef dict _uid_numbers = {}
@@ -41,52 +39,54 @@ cdef dict _uid_numbers = {}
 NO_LABELS = {}
 
 
+cdef enum:
+    # Of Marker.state, below `since`.
+    DELETED = 0x01
+    DELETING = 0x02
+    SHOWN_AT = 2     # two bits
+    SHOWN = 0x0C
+    KIND_AT = 4      # three bits
+    KIND = 0x70
+    SINCE_AT = 8
+
+
 @cython.final
 @cython.no_gc
-cdef class Scope:
-    """(cluster, incarnation, namespace), shared by all markers that have them in common."""
+cdef class Traits:
+    """Cluster, incarnation, namespace and labels, shared by all markers that have them in common."""
     cdef readonly str cluster
     cdef readonly str incarnation
     cdef readonly str namespace
+    cdef readonly dict labels
 
 
-cdef Scope scope_of(str cluster, str incarnation, str namespace):
-    global _scopes_limit
-    cdef tuple key = (cluster, incarnation, namespace)
-    cdef Scope scope = _scopes.get(key)
-    if scope is None:
-        if len(_scopes) >= _scopes_limit:
-            # getrefcount: the table's, the loop's and its own.
-            for old in [k for k, v in _scopes.items() if sys.getrefcount(v) <= 3]:
-                del _scopes[old]
-            _scopes_limit = max(<Py_ssize_t>SWEEP, 2 * len(_scopes))
-        scope = Scope.__new__(Scope)
-        scope.cluster = sys.intern(cluster)
-        scope.incarnation = sys.intern(incarnation)
-        scope.namespace = sys.intern(namespace)
-        _scopes[(scope.cluster, scope.incarnation, scope.namespace)] = scope
-    return scope
-
-
-cdef dict shared_labels(dict labels):
-    global _labels_limit
-    if not labels:
-        return NO_LABELS
-    cdef tuple key = tuple(labels.items())
-    cdef dict found = _labels.get(key)
-    if found is None:
-        if len(_labels) >= _labels_limit:
-            for old in [k for k, v in _labels.items() if sys.getrefcount(v) <= 3]:
-                del _labels[old]
-            _labels_limit = max(<Py_ssize_t>SWEEP, 2 * len(_labels))
-        found = {sys.intern(k): sys.intern(v) for k, v in labels.items()}
-        _labels[tuple(found.items())] = found
+cdef Traits traits_of(str cluster, str incarnation, str namespace, dict labels):
+    global _limit
+    cdef list parts = [cluster, incarnation, namespace]
+    cdef Traits found
+    for key, value in labels.items():   # one flat tuple: with many sets of labels it is most of what they take
+        parts.append(key)
+        parts.append(value)
+    cdef tuple wanted = tuple(parts)
+    found = _traits.get(wanted)
+    if found is not None:
+        return found
+    if len(_traits) >= _limit:
+        # getrefcount: the table's, the loop's and its own.
+        for old in [k for k, v in _traits.items() if sys.getrefcount(v) <= 3]:
+            del _traits[old]
+        _limit = max(<Py_ssize_t>SWEEP, 2 * len(_traits))
+    found = Traits.__new__(Traits)
+    wanted = tuple([sys.intern(one) for one in parts])
+    found.cluster, found.incarnation, found.namespace = wanted[:3]
+    found.labels = dict(zip(wanted[3::2], wanted[4::2])) if labels else NO_LABELS
+    _traits[wanted] = found
     return found
 
 
-def shared_values() -> tuple:
-    """(scopes, label sets) that are kept for sharing now."""
-    return len(_scopes), len(_labels)
+def shared_values() -> int:
+    """How many sets of (cluster, incarnation, namespace, labels) are kept for sharing now."""
+    return len(_traits)
 
 
 cdef inline int hex_digit(uint8_t c) noexcept nogil:
@@ -202,31 +202,23 @@ cdef class Reader:
 @cython.final
 @cython.no_gc
 cdef class Marker:
-    cdef Scope scope
+    cdef Traits traits
     cdef readonly str name
     cdef uint64_t uid_high
     cdef uint64_t uid_low
     cdef readonly uint64_t version
     cdef readonly uint64_t fleet
-    cdef readonly uint64_t since
-    cdef dict _labels
+    cdef uint64_t state          # `since`, which is below 2^53, and the flags below it
     cdef readonly Marker prev
-    cdef readonly uint8_t kind
-    cdef uint8_t shown_as
-    cdef uint8_t _deleted
-    cdef uint8_t _deleting
 
     def __init__(self, str cluster not None, str incarnation not None, str namespace not None, str name not None,
                  str uid not None, uint64_t version, dict labels=None, *, bint deleted=False, bint deleting=False,
                  uint8_t kind=0):
-        self.scope = scope_of(cluster, incarnation, namespace)
+        self.traits = traits_of(cluster, incarnation, namespace, NO_LABELS if labels is None else labels)
         self.name = name
         set_uid(self, uid)
         self.version = version
-        self._labels = shared_labels(labels)
-        self._deleted = deleted
-        self._deleting = deleting
-        self.kind = kind
+        self.state = flags_of(kind, deleted, deleting)
 
     def __dealloc__(self):
         # A long history would be freed recursively, once per state: unlink it step by step instead.
@@ -240,15 +232,15 @@ cdef class Marker:
 
     @property
     def cluster(self) -> str:
-        return self.scope.cluster
+        return self.traits.cluster
 
     @property
     def incarnation(self) -> str:
-        return self.scope.incarnation
+        return self.traits.incarnation
 
     @property
     def namespace(self) -> str:
-        return self.scope.namespace
+        return self.traits.namespace
 
     @property
     def uid(self) -> str:
@@ -258,19 +250,27 @@ cdef class Marker:
 
     @property
     def labels(self) -> dict:
-        return self._labels
+        return self.traits.labels
+
+    @property
+    def since(self) -> int:
+        return self.state >> SINCE_AT
+
+    @property
+    def kind(self) -> int:
+        return (self.state & KIND) >> KIND_AT
 
     @property
     def deleted(self) -> bool:
-        return bool(self._deleted)
+        return self.state & DELETED != 0
 
     @property
     def deleting(self) -> bool:
-        return bool(self._deleting)
+        return self.state & DELETING != 0
 
     @property
     def type(self) -> str:
-        return TYPES[self.shown_as]
+        return TYPES[(self.state & SHOWN) >> SHOWN_AT]
 
     @property
     def marker(self) -> Marker:
@@ -278,7 +278,7 @@ cdef class Marker:
 
     @property
     def before(self) -> Marker:
-        return self.prev if self.shown_as >= 2 else None
+        return self.prev if (self.state & SHOWN) >> SHOWN_AT >= 2 else None
 
     def same_object(self, Marker other not None) -> bool:
         """Same uid."""
@@ -287,36 +287,35 @@ cdef class Marker:
     def same_state(self, Marker other not None) -> bool:
         """Same incarnation, uid, member version and deleted flag."""
         return (self.version == other.version and self.uid_high == other.uid_high
-                and self.uid_low == other.uid_low and self._deleted == other._deleted
-                and self.scope.incarnation == other.scope.incarnation)
+                and self.uid_low == other.uid_low and (self.state ^ other.state) & DELETED == 0
+                and self.traits.incarnation == other.traits.incarnation)
 
     def rewritten(self, uint8_t kind, *, deleted=None, version=None, str incarnation=None) -> Marker:
         """A marker of the same object for another put, not stamped yet; `since` is kept unless it is deleted."""
         cdef Marker out = Marker.__new__(Marker)
-        out.scope = self.scope
+        cdef bint gone = self.deleted if deleted is None else bool(deleted)
+        out.traits = self.traits
         if incarnation is not None:
-            out.scope = scope_of(self.scope.cluster, incarnation, self.scope.namespace)
+            out.traits = traits_of(self.traits.cluster, incarnation, self.traits.namespace, self.traits.labels)
         out.name = self.name
         out.uid_high = self.uid_high
         out.uid_low = self.uid_low
         out.version = self.version if version is None else <uint64_t>version
-        out._labels = self._labels
-        out.kind = kind
-        out._deleted = self._deleted if deleted is None else <uint8_t>bool(deleted)
-        out._deleting = self._deleting
-        out.since = 0 if out._deleted else self.since
+        out.state = flags_of(kind, gone, self.state & DELETING != 0)
+        if not gone:
+            out.state |= self.state >> SINCE_AT << SINCE_AT
         return out
 
     def keep_since(self, uint64_t since):
         """The fleet version of the object's ADDED; 0: this very put is it."""
-        self.since = since
+        put_since(self, since)
 
     def stamp(self, uint64_t fleet, int shown_as, Marker prev):
         """Called once by the clock's state, when the put is known to be in etcd."""
         self.fleet = fleet
-        if self.since == 0:
-            self.since = fleet
-        self.shown_as = <uint8_t>shown_as
+        if self.state >> SINCE_AT == 0:
+            put_since(self, fleet)
+        self.state = self.state & ~<uint64_t>SHOWN | <uint64_t>(shown_as << SHOWN_AT & SHOWN)
         self.prev = prev
         if prev is not None:
             # One name object for all states; callers look the state before up by (namespace, name).
@@ -330,7 +329,7 @@ cdef class Marker:
         """The value in etcd; `index` is the put's place in its transaction."""
         cdef Writer w = Writer.__new__(Writer)
         cdef uint64_t high = 0, low = 0, count = 0
-        cdef str incarnation = self.scope.incarnation
+        cdef str incarnation = self.traits.incarnation
         cdef bint text_incarnation = True
         cdef Py_ssize_t slash = incarnation.find("/")
         if slash == 36 and parse_uuid(incarnation[:36], &high, &low):
@@ -340,7 +339,7 @@ cdef class Marker:
                 text_incarnation = False
         w.out = bytearray()
         w.byte(LAYOUT)
-        w.byte(self._deleted | self._deleting << 1 | self.kind << 2
+        w.byte(<uint8_t>(self.state & (DELETED | DELETING)) | <uint8_t>(self.state >> KIND_AT & 7) << 2
                | (0x20 if self.uid_high == TEXT_UID else 0) | (0x40 if text_incarnation else 0))
         w.byte(<uint8_t>index)
         if self.uid_high == TEXT_UID:
@@ -355,16 +354,27 @@ cdef class Marker:
             w.fixed(low)
             w.varint(count)
         w.varint(self.version)
-        w.varint(self.since)
-        w.varint(len(self._labels))
-        for key, value in self._labels.items():
+        w.varint(self.state >> SINCE_AT)
+        w.varint(len(self.traits.labels))
+        for key, value in self.traits.labels.items():
             w.text(key)
             w.text(value)
         return bytes(w.out)
 
     def __repr__(self) -> str:
         return (f"<Marker {self.cluster}:{self.namespace}/{self.name} version={self.version} fleet={self.fleet}"
-                f" {self.type}{' deleted' if self._deleted else ''} {KINDS[self.kind]}>")
+                f" {self.type}{' deleted' if self.deleted else ''} {KINDS[self.kind]}>")
+
+
+cdef inline uint64_t flags_of(uint8_t kind, bint deleted, bint deleting) noexcept nogil:
+    return <uint64_t>(kind & 7) << KIND_AT | (DELETED if deleted else 0) | (DELETING if deleting else 0)
+
+
+cdef inline int put_since(Marker one, uint64_t since) except -1:
+    if since >> 56:
+        raise OverflowError(f"{since} is no fleet version")
+    one.state = since << SINCE_AT | one.state & 0xFF
+    return 0
 
 
 cdef set_uid(Marker marker, str uid):
@@ -403,17 +413,15 @@ def decode_marker(str cluster not None, str namespace not None, str name not Non
         low = r.fixed()
         incarnation = f"{format_uuid(high, low)}/{r.varint()}"
     out.version = r.varint()
-    out.since = r.varint()
+    since = r.varint()
     labels = {}
     for i in range(<int>r.varint()):
         key = r.text()
         labels[key] = r.text()
-    out.scope = scope_of(cluster, incarnation, namespace)
+    out.traits = traits_of(cluster, incarnation, namespace, labels)
     out.name = name
-    out._labels = shared_labels(labels)
-    out._deleted = flags & 1
-    out._deleting = flags >> 1 & 1
-    out.kind = flags >> 2 & 7
+    out.state = flags_of(flags >> 2 & 7, flags & 1, flags & 2)
+    put_since(out, since)
     return index, out
 
 
@@ -540,7 +548,7 @@ def visible(list entries not None, Py_ssize_t start, Py_ssize_t end):
     cdef Marker one
     for i in range(start, min(end, len(entries))):
         one = <Marker>entries[i]
-        if one.shown_as:
+        if one.state & SHOWN:
             out.append(one)
     return out
 
@@ -562,6 +570,6 @@ def of_cluster(markers, str cluster not None):
     cdef Marker one
     cdef list out = []
     for one in markers:
-        if not one._deleted and (one.scope.cluster is cluster or one.scope.cluster == cluster):
+        if not one.state & DELETED and (one.traits.cluster is cluster or one.traits.cluster == cluster):
             out.append(one)
     return out

@@ -96,7 +96,7 @@ def test_a_newer_layout_is_refused() -> None:
 
 def test_a_marker_is_small_and_a_value_compact() -> None:
     one = Marker("east", LIFE, "default", "web-7c9d-x2x7q", UID, 88123, {"app": "web"})
-    assert sys.getsizeof(one) <= 96
+    assert sys.getsizeof(one) <= 80
     assert len(one.encode(3)) <= 64
 
 
@@ -108,7 +108,7 @@ def test_labels_are_shared() -> None:
 def test_shared_values_go_when_nobody_has_them() -> None:
     for number in range(20_000):
         Marker("c", f"life/{number}", f"ns{number}", "o", UID, 5, {"job": str(number)})
-    assert max(shared_values()) < 10_000
+    assert shared_values() < 10_000
     kept = [Marker("c", LIFE, "n", f"o{number}", UID, 5, {"job": f"k{number}"}) for number in range(5_000)]
     for number in range(20_000):
         Marker("c", f"life/{number}", "n", "o", UID, 5, {"job": f"x{number}"})
