@@ -109,13 +109,30 @@ cdef bint edit_managed(Edits *e, const uint8_t *base, Span where, bytes old, byt
     """Overwrite the uid in every key k:{"uid":"…"} of managedFields. False when there is no room."""
     cdef bytes pattern = UID_KEY + old + b'\\"'
     cdef const uint8_t *p = base + where.a
+    cdef Rec r, entry, text
+    while next_record(p, base + where.b, &r) == 1:
+        p = r.end
+        if r.number != MANAGED:
+            continue
+        while next_record(r.val, r.end, &entry) == 1:
+            r.val = entry.end
+            if entry.number != 7 or entry.wire != LEN:   # fieldsV1, whose only field is the text
+                continue
+            while next_record(entry.val, entry.end, &text) == 1:
+                entry.val = text.end
+                if text.number == 1 and text.wire == LEN and not edit_keys(e, base, text.val, text.end, pattern, new):
+                    return False
+    return True
+
+
+cdef bint edit_keys(Edits *e, const uint8_t *base, const uint8_t *p, const uint8_t *end, bytes pattern, bytes new):
     cdef Span at
     while True:
-        p = <const uint8_t *>memmem(p, base + where.b - p, PyBytes_AS_STRING(pattern), PyBytes_GET_SIZE(pattern))
+        p = <const uint8_t *>memmem(p, end - p, PyBytes_AS_STRING(pattern), PyBytes_GET_SIZE(pattern))
         if p == NULL:
             return True
         at.a = p - base + PyBytes_GET_SIZE(UID_KEY)
-        at.b = at.a + PyBytes_GET_SIZE(old)
+        at.b = at.a + PyBytes_GET_SIZE(pattern) - PyBytes_GET_SIZE(UID_KEY) - 2
         if not edit_uid(e, at, new):
             return False
         p += PyBytes_GET_SIZE(pattern)
@@ -254,15 +271,19 @@ cdef bytes shown_metadata(bytes raw, bytes version_record, bytes note, owners):
             refs.append(payload)
         elif number == ANNOTATIONS and wire == LEN:
             key = string_in(payload, 1).encode()
-            found = references_in(string_in(payload, 2).encode()) if key == HOST_OWNERS_KEY else None
-            if found is not None:
-                hosts = found
+            if key == HOST_OWNERS_KEY:
+                if hosts is not None:
+                    raise SpliceError(f"annotation {HOST_OWNERS_ANNOTATION} is there twice")
+                hosts = references_in(string_in(payload, 2).encode())
+                if hosts is None:   # no references: somebody else's text
+                    notes.append(whole)
+                    hosts = False
             elif key != MEMBER_OWNERS_KEY and not (key == CLUSTER_KEY and note is not None):
                 notes.append(whole)
         elif number != VERSION:
             rest.append([number, wire, payload, whole])
     kept, removed, replaced = map_references(refs, owners)
-    if hosts is not None:
+    if hosts:
         have = {string_in(ref, REF_UID) for ref in kept}
         kept += [reference_bytes(ref) for ref in hosts if json_uid(ref) not in have]
     if removed:

@@ -121,19 +121,45 @@ cdef struct Fields:
     bint ours              # one of the owners' annotations is there
 
 
-cdef bint is_key(const uint8_t *p, const uint8_t *end, const char *name, Py_ssize_t n) noexcept nogil:
-    """Is this entry of a map the one of key `name`? Keys come first, as every generator writes them."""
-    return end - p > n + 2 and p[0] == 0x0A and p[1] == n and memcmp(p + 2, name, n) == 0
+cdef enum:
+    # Why an object is none: what its readers say.
+    NO_PROTOBUF = -1
+    NO_METADATA = -2
+    AMBIGUOUS = -3
 
 
-cdef void keep_note(Fields *f, const uint8_t *base, const Rec *r) noexcept nogil:
-    if is_key(r.val, r.end, b"reclock.dev/cluster", 19):
+cdef int key_of(const uint8_t *p, const uint8_t *end, Rec *key) noexcept nogil:
+    """The key of a map's entry: 1, 0 when it has none, NO_PROTOBUF. It may stand behind the value, and be there twice:
+    then the last one counts, as for every reader of protobuf."""
+    cdef Rec r
+    cdef int more, found = 0
+    while True:
+        more = next_record(p, end, &r)
+        if more <= 0:
+            return found if more == 0 else NO_PROTOBUF
+        if r.number == 1:
+            if r.wire != LEN:
+                return NO_PROTOBUF
+            key[0] = r
+            found = 1
+        p = r.end
+
+
+cdef inline bint is_text(const Rec *r, const char *name, Py_ssize_t n) noexcept nogil:
+    return r.end - r.val == n and memcmp(r.val, name, n) == 0
+
+
+cdef int keep_note(Fields *f, const uint8_t *base, const Rec *r) noexcept nogil:
+    cdef Rec key
+    cdef int found = key_of(r.val, r.end, &key)
+    if found <= 0:
+        return found
+    if is_text(&key, b"reclock.dev/cluster", 19):
         f.cluster.a = r.start - base
         f.cluster.b = r.end - base
-    elif is_key(r.val, r.end, b"reclock.dev/host-owners", 23) or is_key(
-        r.val, r.end, b"reclock.dev/member-owners", 25
-    ):
+    elif is_text(&key, b"reclock.dev/host-owners", 23) or is_text(&key, b"reclock.dev/member-owners", 25):
         f.ours = True
+    return 0
 
 
 cdef inline void widen(Span *s, const uint8_t *base, const Rec *r) noexcept nogil:
@@ -143,7 +169,7 @@ cdef inline void widen(Span *s, const uint8_t *base, const Rec *r) noexcept nogi
 
 
 cdef int read_metadata(Fields *f, const uint8_t *base, const Rec *metadata) noexcept nogil:
-    """-1 when it is no ObjectMeta."""
+    """0, or why it is no ObjectMeta."""
     cdef const uint8_t *p = metadata.val
     cdef const uint8_t *end = metadata.end
     cdef Rec r
@@ -158,13 +184,16 @@ cdef int read_metadata(Fields *f, const uint8_t *base, const Rec *metadata) noex
         if more <= 0:
             break
         p = r.end
+        if r.wire != LEN and r.number in (NAME, NAMESPACE, UID, VERSION, DELETION, LABELS, ANNOTATIONS, OWNERS, MANAGED):
+            return NO_PROTOBUF   # readers refuse it, and what we put in would stand beside it
         if f.note_at == 0 and r.number >= ANNOTATIONS:
             f.note_at = r.start - base
         if r.wire != LEN:
             continue
         s = NULL
         if r.number == ANNOTATIONS:
-            keep_note(f, base, &r)
+            if keep_note(f, base, &r) < 0:
+                return NO_PROTOBUF
         elif r.number == MANAGED:
             widen(&f.managed, base, &r)
         elif r.number == OWNERS:
@@ -179,7 +208,7 @@ cdef int read_metadata(Fields *f, const uint8_t *base, const Rec *metadata) noex
             f.deleting = True
         elif r.number == VERSION:
             if f.version.b:
-                return -1   # twice: which one counts would be a matter of taste
+                return AMBIGUOUS
             f.version_tag = r.start - base
             s = &f.version
         if s != NULL:
@@ -191,18 +220,34 @@ cdef int read_metadata(Fields *f, const uint8_t *base, const Rec *metadata) noex
 
 
 cdef int read_object(Fields *f, const uint8_t *base, const uint8_t *p, const uint8_t *end) noexcept nogil:
-    """Fills `f` for the object that lies from p to end. -1: no protobuf, -2: no metadata."""
+    """Fills `f` for the object that lies from p to end; 0, or why it is none.
+
+    Metadata in two records is valid protobuf (readers merge them), and nobody writes it: it is refused, for one of them
+    would keep what the other must not show. A tag that takes more bytes than it needs likewise.
+    """
     cdef Rec r
-    cdef int more
+    cdef int more, found = NO_METADATA
     while True:
         more = next_record(p, end, &r)
         if more <= 0:
-            return -1 if more < 0 else -2
+            return found if more == 0 else NO_PROTOBUF
         if r.number == 1:
+            if found == 0:
+                return AMBIGUOUS
             if r.wire != LEN or r.val - r.start > 10:
-                return -2
-            return read_metadata(f, base, &r)
+                return NO_METADATA
+            if r.start[0] != 0x0A:
+                return AMBIGUOUS
+            found = read_metadata(f, base, &r)
+            if found < 0:
+                return found
         p = r.end
+
+
+cdef str why(int found):
+    if found == NO_METADATA:
+        return "no metadata"
+    return "it can be read in two ways" if found == AMBIGUOUS else "not protobuf, or cut short"
 
 
 cdef str text_of(const uint8_t *base, Span s):
@@ -343,7 +388,7 @@ cdef Meta make_meta(bytes buf, Py_ssize_t start, Py_ssize_t end, bint bare):
         raise SpliceError(f"{start}:{end} is outside of {PyBytes_GET_SIZE(buf)} bytes")
     found = read_object(&meta.f, base, base + start, base + end)
     if found < 0 and not bare:
-        raise broken(start, "no metadata" if found == -2 else "not protobuf, or cut short")
+        raise broken(start, why(found))
     if found < 0:
         memset(&meta.f, 0, sizeof(Fields))
     meta.buf = buf
@@ -365,6 +410,7 @@ cdef tuple unwrapped(bytes buf, Py_ssize_t start, Py_ssize_t end):
     cdef Rec r
     cdef int more
     cdef Span raw
+    cdef bint typed = False
     raw.a = raw.b = 0
     if end - start < 4 or memcmp(base + start, b"k8s\0", 4) != 0:
         raise broken(start, "it does not begin as Kubernetes' protobuf does")
@@ -377,10 +423,15 @@ cdef tuple unwrapped(bytes buf, Py_ssize_t start, Py_ssize_t end):
         if more == 0:
             break
         if r.wire == LEN and r.number == 1:
+            if typed:
+                raise broken(start, why(AMBIGUOUS))
+            typed = True
             api_version, kind = entry_of(r.val, r.end)   # TypeMeta: two strings, as an entry of a map
         elif r.wire == LEN and r.number == 2:
             raw.a = r.val - base
             raw.b = r.end - base
+        elif r.wire == LEN and r.number == 3 and r.end != r.val:
+            raise broken(start, "its content is encoded")
         p = r.end
     if raw.b == 0:
         raise broken(start, "an envelope without an object")
@@ -423,6 +474,8 @@ def scan_frame(bytes frame not None):
             kind.a = r.val - base
             kind.b = r.end - base
         elif r.number == 2 and next_record(r.val, r.end, &inner) == 1 and inner.number == 1 and inner.wire == LEN:
+            if inner.end != r.end:
+                raise broken(inner.end - base, why(AMBIGUOUS))
             where.a = inner.val - base
             where.b = inner.end - base
     if kind.b == 0 or where.b == 0:

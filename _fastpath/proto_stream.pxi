@@ -111,7 +111,11 @@ cdef class ListScanner:
         if self.phase == LIST:
             self.list_field(&r, out)
         elif r.number == 1 and r.wire == LEN:
+            if self.kind or self.api_version:
+                raise SpliceError("an envelope of two types")
             self.api_version, self.kind = entry_of(r.val, r.end)
+        elif r.number == 3 and r.wire == LEN and r.end != r.val:
+            raise SpliceError("the list's content is encoded")
         return size
 
     cdef Py_ssize_t begin(self, Rec *r) except -1:

@@ -63,7 +63,13 @@ def to_json(body: bytes) -> bytes:
 def _object(body: bytes) -> dict[str, Any]:
     if not body.startswith(MAGIC):
         raise ValueError("it does not begin as Kubernetes' protobuf does")
-    envelope = dict(_fields(body[len(MAGIC) :]))
+    envelope: dict[int, Wire] = {}
+    for number, value in _fields(body[len(MAGIC) :]):
+        if number in envelope:
+            raise ValueError(f"field {number} of its envelope is there twice")
+        envelope[number] = value
+    if envelope.get(3):
+        raise ValueError("its content is encoded")
     head = {number: _text(value) for number, value in _fields(_bytes(envelope.get(1, b"")))}
     api_version, kind = head.get(1, ""), head.get(2, "")
     group, _, version = api_version.rpartition("/")
@@ -143,11 +149,17 @@ def _message(data: bytes, name: str, depth: int) -> dict[str, Any]:
         raise ValueError("it is nested too deeply")
     fields = types().types[name]
     out: dict[str, Any] = {}
+    single = set[int]()
     for number, value in _fields(data):
         field = fields.get(number)
         if field is None:
             raise _untranslatable(f"field {number} of {name}")
         key, kind, form = field
+        if form in ("", "*", "~"):
+            # Valid protobuf (its readers merge the two), and nobody writes it: what it means is not guessed.
+            if number in single:
+                raise ValueError(f"field {number} of {name} is there twice")
+            single.add(number)
         if form == "[]":
             out.setdefault(key, []).extend(_elements(value, kind, depth))
         elif form in ("{}", "[[]]"):

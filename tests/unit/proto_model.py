@@ -11,6 +11,7 @@ from typing import Any
 
 import splice_model
 
+from _fastpath.splice import HOST_OWNERS_ANNOTATION, MEMBER_OWNERS_ANNOTATION
 from services.aggregator.protobuf import MAGIC, to_json, types
 
 
@@ -123,3 +124,22 @@ def splice(
         splice_model.splice(raw, splice_model.scan(raw), version, cluster, owners, -1, object_uids)
     )
     return out
+
+
+def plain(obj: dict[str, Any]) -> dict[str, Any]:
+    """References that an annotation keeps as text decoded: the order of their fields may differ. Absent is empty, and
+    what a reference has no field for is not there."""
+    notes = obj["metadata"].get("annotations") or {}
+    for key in (HOST_OWNERS_ANNOTATION, MEMBER_OWNERS_ANNOTATION):
+        refs = splice_model.references(notes, key)
+        if refs is not None:
+            notes[key] = [_reference(ref) for ref in refs]
+    refs = obj["metadata"].get("ownerReferences")
+    if refs:
+        obj["metadata"]["ownerReferences"] = [_reference(ref) for ref in refs]
+    return {k: v for k, v in obj.items() if k not in ("kind", "apiVersion")}
+
+
+def _reference(ref: dict[str, Any]) -> dict[str, Any]:
+    known = ("apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion")
+    return {key: ref[key] for key in known if ref.get(key, "") != ""}

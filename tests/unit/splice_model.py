@@ -254,3 +254,14 @@ def permute_cells(row: bytes, order: Sequence[int]) -> bytes:
     cells = value["cells"]
     value["cells"] = [cells[i] if 0 <= i < len(cells) else None for i in order]
     return dump(value)
+
+
+def plain(raw: bytes) -> Any:
+    """The object, with references that an annotation keeps as text decoded: their escapes may differ."""
+    obj = json.loads(raw)
+    notes = (obj.get("metadata") or {}).get("annotations") or {}
+    for key in (HOST_OWNERS_ANNOTATION, MEMBER_OWNERS_ANNOTATION):
+        refs = references(notes, key)
+        if refs is not None:
+            notes[key] = refs
+    return obj

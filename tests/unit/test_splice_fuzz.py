@@ -11,6 +11,7 @@ import splice_model as model
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pods import pod_bytes
+from splice_model import plain
 
 from _fastpath import splice as fast
 
@@ -95,17 +96,6 @@ written = st.sampled_from([(",", ":"), (" , ", " : "), (",\n", ":\t")])
 
 def text_of(value: Any, separators: tuple[str, str], ascii_only: bool) -> bytes:
     return json.dumps(value, separators=separators, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-
-
-def plain(raw: bytes) -> Any:
-    """The object, with references that an annotation keeps as text decoded: their escapes may differ."""
-    obj = json.loads(raw)
-    notes = (obj.get("metadata") or {}).get("annotations") or {}
-    for key in (fast.HOST_OWNERS_ANNOTATION, fast.MEMBER_OWNERS_ANNOTATION):
-        refs = model.references(notes, key)
-        if refs is not None:
-            notes[key] = refs
-    return obj
 
 
 def disjoint(owners: dict[str, str | None]) -> dict[str, str | None]:
