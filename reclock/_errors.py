@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -128,7 +130,17 @@ def from_transport(error: BaseException, what: str) -> Unreachable:
     if isinstance(error, TimeoutError):
         why = "no answer in time"
     elif isinstance(error, aiohttp.ClientError | OSError):
-        why = str(error)[:_TEXT] or type(error).__name__
+        why = reason_of(error)
     else:
         why = type(error).__name__
     return Unreachable(f"{what}: {why}", reason="ServiceUnavailable")
+
+
+def reason_of(error: aiohttp.ClientError | OSError) -> str:
+    """Why there was no connection, or why it broke, in the system's words where it has some."""
+    inner = getattr(error, "os_error", None) or error
+    number = getattr(inner, "errno", None)
+    # The number of an error of TLS is OpenSSL's.
+    if isinstance(number, int) and not isinstance(inner, ssl.SSLError):
+        return os.strerror(number)
+    return str(inner)[:_TEXT] or type(inner).__name__

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 
+from reclock._errors import reason_of
 from reclock.cli.access import Access, KubeconfigError, access, kubeconfig_path
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ class Api:
                 text = await answer.text()
         except (aiohttp.ClientError, OSError) as error:
             raise CliError(
-                f"{self.server} does not answer ({error or 'in time'}); is the fleet up? Its kubeconfig is {self.path}"
+                f"{self.server} does not answer ({reason_of(error)}); is the fleet up? Its kubeconfig is {self.path}"
             ) from error
         return _decode(answer.status, text, path)
 
@@ -82,7 +83,7 @@ class Api:
                     if not done:
                         yield line
         except (aiohttp.ClientError, OSError) as error:
-            raise CliError(f"{self.server} does not answer ({error}); its kubeconfig is {self.path}") from error
+            raise CliError(f"{self.server} does not answer ({reason_of(error)}); its kubeconfig is {self.path}") from error
         if not done:
             raise CliError(f"{path}: the answer ended before the work did")
 

@@ -20,6 +20,8 @@ COLUMNS = ("CLUSTER", "REPLICAS", "ELIGIBLE", "FILTER", "ASKED", "FREE", "FITS",
 async def explain(api: Api, target: str, namespace: str, form: Format) -> None:
     """Print one row per member: its score, or the first filter that keeps the workload away."""
     kind, slash, name = target.partition("/")
+    if name and kind.lower() in ("pod", "pods", "po"):
+        raise CliError(f"a pod is where it was made (kubectl get pod {name} -o wide); what owns it can be explained")
     if not slash or not name or kind.lower() not in KINDS:
         raise CliError(f"{target!r} is no KIND/NAME; kinds: {', '.join(sorted(set(KINDS.values())))}")
     workload = await _workload(api, KINDS[kind.lower()], namespace, name)

@@ -7,6 +7,7 @@ no Status are dropped (they may be a proxy's login page) and long texts are cut.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Mapping
 from typing import Any
@@ -275,7 +276,11 @@ def certificate_reason(error: BaseException) -> str:
 def reason_of(error: BaseException) -> str:
     """A short reason that names no secret."""
     inner = getattr(error, "os_error", None) or error
-    return cut(str(getattr(inner, "strerror", None) or inner) or type(inner).__name__, 200)
+    said = str(getattr(inner, "strerror", None) or inner) or type(inner).__name__
+    number = getattr(inner, "errno", None)
+    if isinstance(number, int) and said.startswith("Connect call failed"):  # the loop's words for all of them
+        said = os.strerror(number)
+    return cut(said, 200)
 
 
 def from_rpc(error: grpc.RpcError, what: str) -> StatusError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ import yaml
 from deploy.local.pki import Authority
 from reclock.cli import kubeconfig as kubeconfig_command
 from reclock.cli.access import KubeconfigError, access, current
+from reclock.cli.api import CliError
+from reclock.cli.api import _run as connected
 
 API = "client.authentication.k8s.io/v1"
 
@@ -24,7 +27,7 @@ def written(path: Path, user: dict[str, Any] | None = None, name: str = "one", *
     config = {
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "clusters": [{"name": name, "cluster": {"server": "https://127.0.0.1:1/", **cluster}}],
+        "clusters": [{"name": name, "cluster": {"server": "https://127.0.0.1:1/"} | cluster}],
         "users": [{"name": name, "user": user or {}}],
     }
     path.write_text(yaml.safe_dump(config))
@@ -61,6 +64,14 @@ async def test_certificates_as_data_and_as_files_beside_the_kubeconfig(tmp_path:
         await access(written(tmp_path / "d", {**named, "client-key": "none.key"}))
     context = (await access(written(tmp_path / "e", **{"insecure-skip-tls-verify": True}))).tls
     assert context is not None and not context.check_hostname
+
+
+async def test_a_front_that_is_away_is_said_in_plain_words(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound and not listening: nobody else's either
+        taken.bind(("127.0.0.1", 0))
+        server = f"https://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(CliError, match=rf"^{server} does not answer \(Connection refused\); is the fleet up\?"):
+            await connected(written(tmp_path / "config", server=server), lambda api: api.call("GET", "/version"))
 
 
 async def test_a_plugin_is_run(tmp_path: Path) -> None:

@@ -167,10 +167,9 @@ def _conditions(
     if not placed(workload) and not end:
         return _ready(conditions, False, "NotPlaced", "it is placed nowhere") if _knows(conditions) else conditions
     ready, asked = pods_ready(kind, owner)
-    return _ready(
-        conditions, ready >= asked, "PodsReady" if ready >= asked else "PodsNotReady",
-        f"{ready} of {asked} pods are ready",
-    )  # fmt: skip
+    if ready >= asked:
+        return _ready(conditions, True, "PodsReady", "all of its pods are ready")
+    return _ready(conditions, False, "PodsNotReady", "not all of its pods are ready")
 
 
 def _knows(conditions: list[dict[str, Any]]) -> bool:
@@ -178,7 +177,7 @@ def _knows(conditions: list[dict[str, Any]]) -> bool:
 
 
 def _ready(conditions: list[dict[str, Any]], ready: bool, reason: str, message: str) -> list[dict[str, Any]]:
-    """Set PodsReady; a mere change of numbers is not worth a write."""
+    """Set PodsReady. Its message has no numbers: each change of them would be a write, or they would be wrong."""
     status = "True" if ready else "False"
     for entry in conditions:
         if entry.get("type") == "PodsReady" and (entry.get("status"), entry.get("reason")) == (status, reason):

@@ -68,6 +68,18 @@ def test_exec_output_input_and_exit_code(kubectl: Kubectl, pod: str) -> None:
     assert kubectl.run("exec", pod, "--", "sh", "-c", "exit 7").code == 7
 
 
+def test_what_a_short_command_writes_to_a_terminal_is_all_shown(kubectl: Kubectl, pod: str) -> None:
+    for _ in range(5):
+        ours, theirs = pty.openpty()
+        process = subprocess.Popen(kubectl.command("exec", "-it", pod, "--", "echo", "done"), stdin=theirs, stdout=theirs)
+        os.close(theirs)
+        try:
+            read_until(ours, b"done")
+        finally:
+            process.wait(20)
+            os.close(ours)
+
+
 def test_exec_with_a_terminal(kubectl: Kubectl, pod: str) -> None:
     ours, theirs = pty.openpty()
     command = kubectl.command(
