@@ -38,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     except FleetFailed as error:
         print(error, file=sys.stderr)
         return 1
+    if arguments.op in ("stop", "kill9"):
+        print(f"{arguments.name} stays down until it is told to start: … start {arguments.name}", file=sys.stderr)
     for process in answer["processes"]:
         ports = " ".join(f"{kind}={port}" for kind, port in process["ports"].items())
         print(f"{process['name']:28} {process['state']:10} {process['pid'] or '-':>7}  {ports}")

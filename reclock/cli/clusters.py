@@ -117,10 +117,9 @@ def _row(item: dict[str, Any]) -> tuple[str, ...]:
     status = item.get("status") or {}
     ready = condition(item, "Ready")
     bad = [one for one in status.get("conditions") or [] if one.get("status") != "True"]
+    told = [one for one in bad if one.get("message")] or bad  # the others follow from these
     taints = [f"{one['key']}:{one['effect']}" for one in (item.get("spec") or {}).get("taints") or []]
-    reason = "; ".join(
-        f"{one['reason']}: {one['message']} ({age(one.get('lastTransitionTime'))})" for one in bad
-    )
+    reason = "; ".join(f"{_why(one)} ({age(one.get('lastTransitionTime'))})" for one in told)
     return (
         item["metadata"]["name"],
         ready.get("status", "Unknown"),
@@ -131,6 +130,10 @@ def _row(item: dict[str, Any]) -> tuple[str, ...]:
         age(item["metadata"].get("creationTimestamp")),
         reason or "-",
     )
+
+
+def _why(one: dict[str, Any]) -> str:
+    return f"{one['reason']}: {one['message']}" if one.get("message") else str(one["reason"])
 
 
 async def cordon(api: Api, name: str, effect: str) -> None:
