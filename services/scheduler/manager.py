@@ -271,7 +271,12 @@ class Manager(Service[SchedulerConfig]):
         try:
             self._leading = True
             await self._heartbeats.lead(tasks)
-            await asyncio.gather(*(self._resync(cluster) for cluster in list(self._fleet.admissions)))
+            for cluster, admission in list(self._fleet.admissions.items()):
+                if admission.immediate:
+                    await self._resync(cluster)
+                else:
+                    # A worker knows what an earlier leader told it; one that hangs must not keep the others waiting.
+                    tasks.spawn(self._resync(cluster), f"resync {cluster}")
             for number in range(self.config.concurrency):
                 tasks.spawn(self._work(self._queue), f"worker {number}")
             self._enqueue_all()

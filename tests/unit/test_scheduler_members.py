@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,9 +14,11 @@ from services.common.errors import MemberUnreachable, StatusError
 from services.common.fleet import Member
 from services.common.kube.objects import Response
 from services.common.kube.shape import Shape
+from services.scheduler.config import SchedulerConfig
 from services.scheduler.feed import ORIGIN_LABEL, MemberFeed
 from services.scheduler.fleet import Fleet
 from services.scheduler.ledger import OwnerKey
+from services.scheduler.manager import Manager
 from services.scheduler.member import MemberState
 from services.scheduler.members import Members
 from services.scheduler.store import HostStore
@@ -131,3 +134,52 @@ async def test_only_who_leads_writes_placements_and_only_as_long_as_that_lasts()
     with pytest.raises(StatusError, match="did not answer while"):
         await store.patch_status(workload, {})
     assert sent[0]["metadata"] == {"resourceVersion": "7", "uid": "u"}
+
+
+class Holds:
+    """Takes notes of nothing."""
+
+    def forget_confirmed(self, cluster: str) -> None:
+        pass
+
+
+class Stores(list[Any]):
+    """Workloads that were all read."""
+
+    def __init__(self, *found: Any) -> None:
+        super().__init__(found)
+        self.informer = SimpleNamespace(synced=asyncio.Event())
+        self.informer.synced.set()
+
+    def get(self, key: Any) -> Any:
+        return next((item for item in self if item.key == key), None)
+
+
+async def test_a_new_leader_waits_for_no_worker_that_hangs() -> None:
+    """Rule 10. What an earlier leader told it, it still knows."""
+    manager: Any = Manager(SchedulerConfig(grpc_address="127.0.0.1:0", http_address=""))
+    workload = parse({"metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7"}, "spec": {}})
+    manager._store = Stores(workload)
+    manager._policy_informer = SimpleNamespace(synced=manager._store.informer.synced)
+    manager._watcher = manager._policy_informer
+    manager._id, manager._leader = "fleet", SimpleNamespace(remaining=lambda: 10.0)
+
+    async def nothing(*args: Any) -> None:
+        pass
+
+    manager._heartbeats = SimpleNamespace(lead=nothing, retire=lambda: None)
+    worked = asyncio.Event()
+
+    async def reconcile(key: Any) -> None:
+        worked.set()
+
+    manager._engine = SimpleNamespace(reconcile=reconcile, placed_on=lambda cluster: [], holds=Holds(), waiting=set())
+
+    async def hang(asks: Any) -> None:
+        await asyncio.Event().wait()
+
+    manager._fleet.admissions = {"east": SimpleNamespace(immediate=False, resync=hang)}
+    task = asyncio.create_task(manager._lead())
+    await asyncio.wait_for(worked.wait(), 3)
+    task.cancel()
+    await asyncio.wait({task})
