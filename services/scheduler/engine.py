@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
-from services.scheduler import drains, room, writing
+from services.scheduler import drains, room, running, writing
 from services.scheduler import policy as policies
 from services.scheduler.clock import Clock
 from services.scheduler.departures import (
@@ -42,8 +42,6 @@ SOON = 1.0
 WAITING = 30.0
 """Seconds after which a workload that fits nowhere is tried again, beside the events that wake it."""
 RECHECK = 5.0
-RUNNING_STATES = ("Applied", "Removing")
-UNKNOWN_STATES = ("LeftBehind",)
 
 Observer = Callable[[Workload, str, str, bool], None]
 """Told what happened to a workload: it, reason, message, whether it is good news."""
@@ -134,9 +132,7 @@ class Engine:
         returned = drains.returned(workload, policy, self.fleet, now)
         if returned is not None:
             return await self._place(workload, policy, returned, {}, "its cluster may be used again")
-        blocked = self._still_running(workload) if workload.is_true("Evicted") else set()
-        blocked |= self._out_of_sight(workload, policy)
-        if blocked:
+        if blocked := self._blocked(workload, policy):
             text = f"waits until its copy on {', '.join(sorted(blocked))} is gone: it must not run twice"
             return await self._refuse(workload, "CopyRunning", text)
         wish = self._wish(workload, policy, workload.attempts)
@@ -144,6 +140,10 @@ class Engine:
         if found.clusters is None:
             await self.holds.release(workload.uid)
             return await self._refuse(workload, "NoClusterFits", writing.nowhere(found.verdicts), found.verdicts)
+        workload = self._current(workload)
+        if drains.returned(workload, policy, self.fleet, now) is not None or self._blocked(workload, policy):
+            # Rule 4: back before a new winner was stored, it is the winner. Members were asked for seconds.
+            raise StaleError("what keeps it changed while members were asked")
         placement = Placement(workload.attempts, found.clusters)
         return await self._place(workload, policy, placement, found.verdicts)
 
@@ -158,40 +158,11 @@ class Engine:
             last=tuple(remembered) if by_member else (), remembered={} if evicted else remembered,
         )  # fmt: skip
 
-    def _still_running(self, workload: Workload) -> set[str]:
-        """Clusters where a copy may still run, of what must stop before it starts elsewhere.
-
-        Such are the kinds that must not run twice, and Jobs that a drain stops.
-        """
-        stops = workload.owner.kind == "Job" and workload.evicted == DRAINED
-        if not workload.at_most_once and not stops:
-            return set()
-        states: tuple[str, ...] = RUNNING_STATES
-        if workload.at_most_once and workload.evicted in (DRAINED, UNSCHEDULABLE):
-            # It was told to stop, and its cluster went away before it said that it had.
-            states += UNKNOWN_STATES
-        # One that is forgotten and answers all the same (it is leaving) is asked to stop its copies first.
-        return {
-            c for c, copy in workload.copies.items()
-            if copy.get("state") in states
-            and not ((member := self.fleet.members.get(c)) and member.forgotten and not member.reachable)
-        }  # fmt: skip
-
-    def _out_of_sight(self, workload: Workload, policy: Policy) -> set[str]:
-        """Clusters of the fleet that are away with a copy which nobody saw stop, of what must not run twice.
-
-        So it is when the cluster vanished before it took what a suspension, or its own removal, told it. A loss
-        that was given up (rule 4) was judged before. What the worker beside it has stopped by now may run elsewhere.
-        """
-        if not workload.at_most_once or workload.evicted in (CLUSTER_LOST, WORKER_LOST):
-            return set()
+    def _blocked(self, workload: Workload, policy: Policy) -> set[str]:
+        """Clusters where a copy of what must not run twice may run, or of a Job that a drain stops."""
+        blocked = running.still_running(workload, self.fleet) if workload.is_true("Evicted") else set()
         limit = policy.worker_lost_timeout or self.timeouts.worker_lost
-        away = {
-            c for c, copy in workload.copies.items()
-            if copy.get("state") in (*RUNNING_STATES, *UNKNOWN_STATES)
-            and (member := self.fleet.members.get(c)) and not member.reachable and not member.forgotten
-        }  # fmt: skip
-        return {c for c in away if self.fleet.fence_wait(c, limit) != 0}
+        return blocked | running.out_of_sight(workload, self.fleet, limit)
 
     async def _find(self, workload: Workload, policy: Policy, wish: Wish) -> Outcome:
         kind = policy.type_for(workload.mode)
@@ -411,6 +382,11 @@ class Engine:
         avoid = {**base.avoid, **{n: Verdict(n, item.reason, item.message) for n, item in leaving.items()}}
         wish = Wish(attempt, base.limit, current=kept if kind == DIVIDED else {}, avoid=avoid)
         found = await self._find(workload, policy, wish)
+        workload = self._current(workload)
+        now = outlook(workload, policy, self.fleet, self.timeouts, self.clock.now()).departures
+        if not set(leaving) <= {item.cluster for item in now}:
+            # Rule 4: back before a new winner was stored, it is the winner. Members were asked for seconds.
+            raise StaleError("what should leave may stay by now")
         if found.clusters is not None and found.clusters != kept:
             if self._stops_first(workload, leaving):
                 # The room stays reserved while it stops.
@@ -429,7 +405,7 @@ class Engine:
         """Whether its copies have to be gone, or suspended, before it may be placed elsewhere."""
         if workload.owner.kind == "Job" and any(item.reason == DRAINED for item in leaving.values()):
             return True
-        return workload.at_most_once and bool(self._still_running(workload) & set(leaving))
+        return workload.at_most_once and bool(running.still_running(workload, self.fleet) & set(leaving))
 
     async def _shift(
         self, workload: Workload, policy: Policy, placement: Placement, departures: list[Departure],

@@ -260,6 +260,57 @@ async def test_a_confirmation_is_for_who_leads(world: World) -> None:
     assert [id_ for id_, _ in east.confirmed] == ["uid-db"]
 
 
+@pytest.mark.parametrize("evicted", [False, True])
+async def test_a_cluster_that_is_back_while_others_are_asked_keeps_its_work(world: World, evicted: bool) -> None:
+    """Rule 4: the member returns before a new winner is stored."""
+    world.member("east")
+    key = world.workload("a")
+    await world.settle(key)
+    # The fault is not ours: the other one answers, though it takes nothing.
+    world.member("north", ready=False)
+    if evicted:
+        world.lose("east")
+        world.clock.advance(901)
+        await world.settle(key)
+        assert world.clusters(key) is None, "it fitted nowhere else"
+    world.member("west", remote=True)
+    west = gated(world, "west")
+    west.gate.clear()
+    if not evicted:
+        world.lose("east")
+        world.clock.advance(901)
+    task = asyncio.create_task(world.engine.reconcile(key))
+    await world.until(lambda: bool(west.asked))
+    world.bring_back("east")
+    west.gate.set()
+    await task
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 1}
+    assert not [id_ for id_, _ in west.confirmed]
+
+
+async def test_a_copy_that_comes_to_light_while_others_are_asked_is_waited_for(world: World) -> None:
+    world.member("east")
+    key = world.workload("a", atMostOnce=True)
+    await world.settle(key)
+    world.edit(key, suspend=True)
+    await world.settle(key)
+    world.change("east", ready=False)
+    world.member("west", remote=True)
+    west = gated(world, "west")
+    west.gate.clear()
+    world.edit(key, suspend=False)
+    task = asyncio.create_task(world.engine.reconcile(key))
+    await world.until(lambda: bool(west.asked))
+    # Its suspension never came there, and the cluster is gone.
+    world.report(key, copies=[{"cluster": "east", "state": "LeftBehind", "message": ""}])
+    world.lose("east")
+    west.gate.set()
+    await task
+    assert world.clusters(key) is None
+    assert world.condition(key, "Scheduled")["reason"] == "CopyRunning"
+
+
 async def test_impossible_requests_are_rejected_with_the_reason(world: World) -> None:
     world.member("east")
     key = world.workload("job-a", cpu="lots")
