@@ -70,7 +70,7 @@ class Members:
         if (member.leaving_since, member.forgotten) != (old.leaving_since, old.forgotten) or member.taints != old.taints:
             if old.leaving_since is not None and member.leaving_since is None:
                 log.info("member %s is back before it had left", member.name)
-                self._context.world.departing.discard(member.name)
+                self._context.world.departing.pop(member.name, None)
                 self._router.member_changed(cache)
             self._context.add(member.name, *leaving.KEY)
         if member.reachable != old.reachable and cache.synced:
@@ -86,7 +86,7 @@ class Members:
         await tasks.close()
         del self._context.world.members[member.name]
         self._queue.disengage(member.name)
-        self._context.world.departing.discard(member.name)
+        self._context.world.departing.pop(member.name, None)
         self._router.member_changed(cache)
         if left := cache.count():
             log.warning("member %s left the fleet with %d objects of ours on it", member.name, left)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from services.reconciler.host_cache import HostCache
@@ -33,8 +34,8 @@ class World:
         self.fleet_id = fleet_id
         self.host = host
         self.members: dict[str, MemberCache] = {}
-        self.departing: set[str] = set()
-        """Members that have been leaving for long enough: what is there of ours goes."""
+        self.departing: dict[str, datetime] = {}
+        """Members that have been leaving for long enough: what is there of ours goes, since when."""
         self._reports: dict[Key, dict[str, Report]] = defaultdict(dict)
         self._manifests: dict[str, tuple[str, Obj]] = {}
 

@@ -43,24 +43,24 @@ async def reconcile(context: Context, member: MemberCache) -> None:
     """Take the next step of a member's leaving."""
     since = member.member.leaving_since
     if since is None:
-        context.world.departing.discard(member.name)
+        context.world.departing.pop(member.name, None)
         return
     wait = timedelta(seconds=context.worker_lost_timeout)
     now = datetime.now(UTC)
     if _holds_workloads(context.world, member):
         raise Again(CHECK)
     if _is_due(context.world, member, since, now, wait) and member.name not in context.world.departing:
-        context.world.departing.add(member.name)
+        context.world.departing[member.name] = now
         log.info("%s: it is leaving, what is there of ours goes", member.name)
-    once = [] if member.member.forgotten else may_run_twice(context.world, member)
     if member.reachable and member.synced:
         empty = await _is_empty(context, member)
         # What does not obey its deletion is waited for once more as long, then left.
-        if not empty and (now < since + 2 * wait or member.name not in context.world.departing):
+        began = context.world.departing.get(member.name)
+        if not empty and (began is None or now < began + wait):
             raise Again(CHECK)
     elif not _is_given_up(member, since, now, wait):
         raise Again(CHECK)
-    if once:
+    if not member.member.forgotten and may_run_twice(context.world, member):
         raise Again(CHECK)
     left = _ours(member) if member.synced else [*_ours(member), UNREAD]
     await context.release(member.name, since, left[:NAMED], len(left))
