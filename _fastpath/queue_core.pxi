@@ -114,6 +114,7 @@ cdef struct Core:
     Table keys
     double vtime          # V of start-time fair queuing
     double work           # expected_work, G
+    double per_work       # 1 / G
     double max_wait
     u64 serial
     u64 order

@@ -25,6 +25,7 @@ cdef class _State:
         self.clock = clock
         self.own_clock = clock is time.monotonic and fq_has_monotonic()
         self.q.work = positive("expected_work", expected_work)
+        self.q.per_work = 1 / self.q.work
         self.q.max_wait = positive("max_wait", max_wait)
         self.q.priority_first = priority_first
         self.base_delay = positive("base_delay", base_delay)
@@ -77,7 +78,9 @@ cdef class _State:
         cdef Core *q = &self.q
         cdef Rec *r = &q.recs[i]
         cdef Cluster *c = &q.clusters[r.cluster]
-        cdef u32 level = level_of(q, r.cluster, r.prio)
+        cdef u32 level = c.level
+        if level == NONE or q.levels[level].prio != r.prio:
+            level = level_of(q, r.cluster, r.prio)
         r.t = since
         try:
             append(q, i, level, ns)

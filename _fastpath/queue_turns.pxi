@@ -332,8 +332,13 @@ cdef int raise_old(Core *q, u32 cluster, double now) except -1:
     return 0
 
 
-cdef inline int shrink(Core *q) except -1:
-    """Looked at after each key that goes: give back what only a burst needed."""
+cdef inline bint bulky(const Core *q) noexcept:
+    """Whether `shrink` has something to do."""
+    return (q.recs_cap > 4096 and q.recs_live < q.recs_cap >> 3) or (q.runs_cap > 4096 and q.processing == 0)
+
+
+cdef int shrink(Core *q) except -1:
+    """Give back what only a burst needed."""
     cdef u32 i
     if q.recs_cap > 4096 and q.recs_live < q.recs_cap >> 3:
         compact_recs(q)

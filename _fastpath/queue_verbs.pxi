@@ -254,7 +254,7 @@ cdef class _Verbs(_Members):
             c.work_seconds += elapsed
             c.spread.works[fq_bucket(elapsed)] += 1
             c.in_flight -= 1
-            c.tag = max(c.tag + (elapsed / q.work - 1 - run.charged) * run.unit, 0.0)
+            c.tag = max(c.tag + (elapsed * q.per_work - 1 - run.charged) * run.unit, 0.0)
         drop_run(q, item.run)
         q.processing -= 1
         r.state = IDLE
@@ -275,4 +275,5 @@ cdef class _Verbs(_Members):
             self.wake()
         if self.shutting:
             self.settle_end()
-        shrink(q)
+        if bulky(q):
+            shrink(q)

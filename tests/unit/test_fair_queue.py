@@ -214,6 +214,22 @@ def test_a_raised_priority_goes_to_its_tail(make: Any) -> None:
     assert drain(queue) == ["a:n/1", "a:n/2", "a:n/3", "a:n/y", "a:n/x"]
 
 
+@pytest.mark.parametrize("length", [*range(20), 63])
+@pytest.mark.parametrize("letter", ["a", "é", "日"])
+def test_a_namespace_is_what_stands_before_the_first_slash(make: Any, length: int, letter: str) -> None:
+    queue = make("c")
+    one = letter * length
+    other = one[:-1] + ("b" if length else "node")
+    for namespace in (f"{one}/", f"{other}/" if length else ""):
+        for i in range(3):
+            queue.add("c", f"{namespace}{i}{'/x' if i and namespace else ''}")
+    order = [key.partition(":")[2].partition("/")[0] for key in drain(queue)]
+    assert order == [one, other] * 3 if length else len(order) == 6
+    # A key without a slash has the namespace "", as one whose slash comes first has.
+    if not length:
+        assert order == ["", "", "", "0", "1", "2"]
+
+
 def test_who_comes_to_a_backlog_is_served_in_the_round_that_runs(make: Any) -> None:
     queue = make("a")
     for i in range(5):
