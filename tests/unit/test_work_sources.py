@@ -333,6 +333,11 @@ async def test_queues_are_shown_and_steered_at_once() -> None:
         async with asyncio.timeout(5):
             while (seen := await watch.read()).controllers[0].workers[0].in_flight != 1:
                 pass
+            [east, west] = seen.queues
+            assert east.wait_p50.ToTimedelta().total_seconds() >= 0.2 and not east.HasField("work_p50") and not west.HasField("wait_p99")
+            await worker.done(worker.of("request")[0])
+            while not (seen := await watch.read()).queues[0].HasField("work_p99"):
+                pass
         watch.cancel()
         # What an operator set outlives another registration.
         other = it.worker(for_configmaps(max_in_flight=8))
