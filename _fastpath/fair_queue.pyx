@@ -9,16 +9,21 @@ O(log clusters), delayed adds O(log delayed). Belongs to one event loop's thread
 """
 cimport cython
 from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
+from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.math cimport INFINITY, isfinite, ldexp
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
+from posix.stdlib cimport posix_memalign
 
 import asyncio
 import time
 from collections import deque, namedtuple
+
+cdef extern from "Python.h":
+    PyObject *PyList_GET_ITEM(PyObject *list, Py_ssize_t i) noexcept   # Cython's own makes a reference
 
 cdef extern from "fair_queue.h":
     ctypedef struct fq_ent:
@@ -35,6 +40,7 @@ cdef extern from "fair_queue.h":
     void fq_prefetch(const void *p) noexcept
     bint fq_has_monotonic() noexcept
     double fq_monotonic() noexcept
+    uint32_t fq_guess(PyObject *name) noexcept
     uint32_t fq_bucket(double seconds) noexcept
     int fq_member(type of, const char *name, Py_ssize_t offset) except -1
     void check "assert"(bint holds) noexcept   # nothing but in the debug build

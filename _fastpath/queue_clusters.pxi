@@ -6,7 +6,7 @@ A cluster is in the heap exactly while something of it waits, it is below its ca
 cdef inline void place(Core *q, u32 pos, const fq_ent *e) noexcept:
     check(pos < q.heap_len)
     q.heap[pos] = e[0]
-    q.clusters[e.cluster].pos = pos
+    q.pos[e.cluster] = pos
 
 
 cdef inline void sift_up(Core *q, u32 pos) noexcept:
@@ -71,7 +71,7 @@ cdef inline fq_ent entry(const Core *q, u32 cluster) noexcept:
 cdef inline void leave(Core *q, u32 pos) noexcept:
     """Take one cluster out of the heap."""
     cdef fq_ent last
-    q.clusters[q.heap[pos].cluster].pos = NONE
+    q.pos[q.heap[pos].cluster] = NONE
     q.heap_len -= 1
     if pos < q.heap_len:
         last = q.heap[q.heap_len]
@@ -105,25 +105,25 @@ cdef inline bint charge(Core *q, Cluster *c, double now) noexcept:
 cdef int settle_place(Core *q, u32 cluster, double now) except -1:
     """Put the cluster where its state says it belongs: into the heap, out of it, to its new place."""
     cdef Cluster *c = &q.clusters[cluster]
-    if c.pos == 0:
+    if q.pos[cluster] == 0:
         q.loose = False
     else:
         tidy(q)
     if not eligible(c):
-        if c.pos != NONE:
-            leave(q, c.pos)
+        if q.pos[cluster] != NONE:
+            leave(q, q.pos[cluster])
         return 0
-    if c.pos == NONE:
+    if q.pos[cluster] == NONE:
         if q.heap_len == q.heap_cap:
             q.heap = <fq_ent *>grow(q.heap, &q.heap_cap, q.heap_len + 1, sizeof(fq_ent))
         # Becoming active, or leaving the cap or a pause: no credit for the time away.
         if now >= c.charge_at:
             charge(q, c, now)
         c.tag = max(c.tag, q.vtime)
-        c.pos = q.heap_len
+        q.pos[cluster] = q.heap_len
         q.heap_len += 1
-    q.heap[c.pos] = entry(q, cluster)
-    sift(q, c.pos)
+    q.heap[q.pos[cluster]] = entry(q, cluster)
+    sift(q, q.pos[cluster])
     return 0
 
 

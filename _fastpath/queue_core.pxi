@@ -6,6 +6,7 @@ ctypedef uint64_t u64
 cdef extern from "fair_queue.h":
     const u32 NONE "FQ_NONE"
     enum: BUCKETS "FQ_BUCKETS"
+    enum: GUESSES "FQ_GUESSES"
 
 cdef enum State:
     FREE, IDLE, READY, DELAYED, PROCESSING   # IDLE: known for its back-off only
@@ -25,7 +26,7 @@ cdef struct Rec:
     uint16_t attempts     # rate-limited adds since forget()
 
 cdef struct Level:
-    # One priority of one cluster; exists while something waits in it. See queue_turns.pxi.
+    # One priority of one cluster; exists while something waits in it. See queue_turns.pxi. One cache line.
     u32 *heads            # round & heads_mask -> its first record, of the rounds from vround on
     u64 *seen             # open addressing: hash of a namespace << 32 | its last round; 0: free
     double oldest         # no item of the level waits longer than since then
@@ -36,8 +37,6 @@ cdef struct Level:
     u32 ns, last          # one namespace and its last round, beside the table
     u32 count
     u32 next              # next lower level; free: next free one
-    double scan_oldest    # while raise_old is at it: what it has seen, and how far it has come
-    u32 scan
     int16_t prio
 
 cdef struct Run:
@@ -60,30 +59,31 @@ cdef struct Spread:
     u64 works[BUCKETS]
 
 cdef struct Cluster:
+    # The first cache line is what each add, take and done needs, the second what they count.
     double tag            # S of start-time fair queuing
-    double weight
     double unit           # 1/weight
     double charge_at      # when a running call must be charged next
-    double scan_at        # not before then are old items looked for
-    double rate           # token bucket, per second; 0: none
-    double burst
-    double bucket_at
     u64 turn              # when it was served last
-    u32 pos               # in the heap, NONE: not eligible
     u32 level             # highest level that has items
     u32 runs              # its running calls, orphans excepted
     u32 in_flight
     u32 cap
     u32 ready
-    u32 delayed
     u32 records           # slab records of it
-    u32 orphans           # running calls of past generations
     uint8_t engaged
     uint8_t paused
-    uint8_t default_cap
+    Spread *spread        # from its first service on
     u64 adds, served, retries
     double queue_seconds, work_seconds
-    Spread *spread        # from its first service on
+    double weight
+    double scan_at        # not before then are old items looked for
+    double scan_oldest    # what raise_old has seen of scan_level, up to scan_round; NONE: it is not at it
+    u32 scan_level, scan_round
+    double rate           # token bucket, per second; 0: none
+    double burst
+    double bucket_at
+    u32 delayed
+    u32 orphans           # running calls of past generations
 
 cdef struct Delay:
     double due
@@ -106,8 +106,11 @@ cdef struct Core:
     u32 runs_cap, runs_top, runs_free
     Cluster *clusters
     u32 clusters_cap
+    u32 guesses[GUESSES]  # place of a name's str in memory -> the cluster that had that name last time
     fq_ent *heap
     u32 heap_cap, heap_len
+    u32 *pos              # of each cluster in the heap; NONE: not eligible
+    u32 pos_cap
     bint loose            # the first one's tag has grown and it has not been moved down yet
     Delay *delays
     u32 delays_cap, delays_len
@@ -133,6 +136,21 @@ cdef void *grow(void *old, u32 *cap, u32 need, size_t size) except NULL:
     new = realloc(old, wanted * size)
     if new == NULL:
         raise MemoryError()
+    cap[0] = <u32>wanted
+    return new
+
+
+cdef void *grow_lines(void *old, u32 *cap, u32 need, size_t size) except NULL:
+    """`grow` for few elements of whole cache lines, which must not lie across them."""
+    cdef u64 had = cap[0], wanted = max(<u64>need, had + (had >> 1), <u64>16)
+    cdef void *new
+    if wanted >= NONE:
+        raise MemoryError("the queue holds as many clusters as it can number")
+    if posix_memalign(&new, 64, wanted * size):
+        raise MemoryError()
+    memcpy(new, old, had * size)
+    memset(<char *>new + had * size, 0, (wanted - had) * size)
+    free(old)
     cap[0] = <u32>wanted
     return new
 

@@ -3,24 +3,38 @@
 cdef class _Members(_State):
     @cython.final
     cdef u32 slot_of(self, str cluster) except? NONE:
-        cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
-        if found == NULL or not self.q.clusters[<u32><object>found].engaged:
+        cdef u32 slot = self.find_slot(cluster)
+        if slot == NONE:
             raise KeyError(f"cluster {cluster!r} is not engaged")
-        return <u32><object>found
+        return slot
+
+    @cython.final
+    cdef inline u32 find_slot(self, str cluster) except? NONE:
+        """The cluster's index if it is engaged, else NONE."""
+        cdef u32 *guess = &self.q.guesses[fq_guess(<PyObject *>cluster)]
+        cdef PyObject *found
+        cdef u32 slot = guess[0]
+        if slot >= <u32>PyList_GET_SIZE(self.names) or PyList_GET_ITEM(<PyObject *>self.names, slot) != <PyObject *>cluster:
+            found = PyDict_GetItemWithError(self.slots, cluster)
+            if found == NULL:
+                return NONE
+            slot = guess[0] = <u32><object>found
+        return slot if self.q.clusters[slot].engaged else NONE
 
     @cython.final
     cdef u32 new_slot(self, str cluster) except? NONE:
-        cdef u32 i, had = self.q.clusters_cap
+        cdef u32 i
         if self.spare:
             i = self.spare.pop()
             self.names[i] = cluster
         else:
             i = len(self.names)
             if i == self.q.clusters_cap:
-                self.q.clusters = <Cluster *>grow(self.q.clusters, &self.q.clusters_cap, i + 1, sizeof(Cluster))
-                memset(&self.q.clusters[had], 0, (self.q.clusters_cap - had) * sizeof(Cluster))
+                self.q.clusters = <Cluster *>grow_lines(self.q.clusters, &self.q.clusters_cap, i + 1, sizeof(Cluster))
             if i >= self.q.heap_cap:   # room for all at once: later changes of place cannot fail
                 self.q.heap = <fq_ent *>grow(self.q.heap, &self.q.heap_cap, i + 1, sizeof(fq_ent))
+            if i >= self.q.pos_cap:
+                self.q.pos = <u32 *>grow(self.q.pos, &self.q.pos_cap, i + 1, sizeof(u32))
             self.names.append(cluster)
         memset(&self.q.clusters[i], 0, sizeof(Cluster))
         self.slots[cluster] = i
@@ -63,7 +77,7 @@ cdef class _Members(_State):
             orphans, records = c.orphans, c.records
             memset(c, 0, sizeof(Cluster))
             c.orphans, c.records = orphans, records
-            c.pos = c.level = c.runs = NONE
+            self.q.pos[i] = c.level = c.runs = c.scan_level = NONE
             c.charge_at = INFINITY
             self.q.serial += 1
             c.turn = self.q.serial   # never served: in the order of engaging

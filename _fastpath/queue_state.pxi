@@ -53,6 +53,7 @@ cdef class _State:
         free(self.q.runs)
         free(self.q.clusters)
         free(self.q.heap)
+        free(self.q.pos)
         free(self.q.delays)
         free(self.q.keys.slots)
 
@@ -65,7 +66,7 @@ cdef class _State:
         cdef Core *q = &self.q
         return (sizeof(Core) + q.recs_cap * sizeof(Rec) + q.levels_cap * sizeof(Level) + q.level_bytes
                 + q.runs_cap * sizeof(Run) + q.clusters_cap * sizeof(Cluster) + q.spreads * sizeof(Spread)
-                + q.heap_cap * sizeof(fq_ent) + q.delays_cap * sizeof(Delay)
+                + q.heap_cap * sizeof(fq_ent) + q.pos_cap * sizeof(u32) + q.delays_cap * sizeof(Delay)
                 + sizeof(u64) * (<size_t>q.keys.mask + 1))
 
     @cython.final
@@ -90,7 +91,7 @@ cdef class _State:
             raise
         c.ready += 1
         q.ready += 1
-        if c.pos == NONE or q.priority_first:
+        if q.pos[r.cluster] == NONE or q.priority_first:
             settle_place(q, r.cluster, now)
         if self.waiting and q.heap_len:
             self.wake()

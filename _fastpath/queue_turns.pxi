@@ -111,9 +111,9 @@ cdef u32 level_of(Core *q, u32 cluster, int prio) except? NONE:
     q.levels_free = l.next
     l.prio = <int16_t>prio
     l.count = 0
-    l.vround = l.scan = FIRST_ROUND
+    l.vround = FIRST_ROUND
     l.last = l.vround - 1
-    l.oldest = l.scan_oldest = 0
+    l.oldest = 0
     l.next = link[0]
     link[0] = i
     return i
@@ -122,8 +122,7 @@ cdef u32 level_of(Core *q, u32 cluster, int prio) except? NONE:
 cdef int spare_levels(Core *q) except -1:
     """More levels on the free list."""
     cdef u32 i, had = q.levels_cap
-    q.levels = <Level *>grow(q.levels, &q.levels_cap, had + 1, sizeof(Level))
-    memset(&q.levels[had], 0, (q.levels_cap - had) * sizeof(Level))
+    q.levels = <Level *>grow_lines(q.levels, &q.levels_cap, had + 1, sizeof(Level))
     for i in range(had, q.levels_cap):
         q.levels[i].next = q.levels_free
         q.levels_free = i
@@ -138,6 +137,8 @@ cdef void drop_level(Core *q, u32 cluster, u32 level) noexcept:
     while link[0] != level:
         link = &q.levels[link[0]].next
     link[0] = l.next
+    if q.clusters[cluster].scan_level == level:
+        q.clusters[cluster].scan_level = NONE
     if l.heads_mask >= KEEP:
         q.level_bytes -= (<size_t>l.heads_mask + 1) * sizeof(u32)
         free(l.heads)
@@ -306,28 +307,27 @@ cdef int raise_old(Core *q, u32 cluster, double now) except -1:
         below = l.next
         if now - l.oldest > q.max_wait:
             c.scan_at = now + q.max_wait / 64
-            if past(l, l.scan) or l.scan == l.vround:
-                l.scan = l.vround
-                l.scan_oldest = now
-            while l.count and l.scan - l.vround <= l.heads_mask:
-                i = l.heads[l.scan & l.heads_mask]
+            if c.scan_level != level or past(l, c.scan_round):
+                c.scan_level, c.scan_round, c.scan_oldest = level, l.vround, now
+            while l.count and c.scan_round - l.vround <= l.heads_mask:
+                i = l.heads[c.scan_round & l.heads_mask]
                 if i != NONE and now - q.recs[i].t > q.max_wait and moves:
                     moves -= 1
                     move(q, i, cluster, level, top)
-                    if past(l, l.scan):
-                        l.scan = l.vround
+                    if past(l, c.scan_round):
+                        c.scan_round = l.vround
                     continue
                 if moves == 0 or looks == 0:
                     # What comes late into rounds that were looked at is found in time by looking again soon.
-                    l.scan_oldest = min(l.scan_oldest, now - q.max_wait / 2)
+                    c.scan_oldest = min(c.scan_oldest, now - q.max_wait / 2)
                     c.scan_at = 0
                     return 0
                 looks -= 1
                 if i != NONE:
-                    l.scan_oldest = min(l.scan_oldest, q.recs[i].t)
-                l.scan += 1
-            l.oldest = l.scan_oldest
-            l.scan = l.vround
+                    c.scan_oldest = min(c.scan_oldest, q.recs[i].t)
+                c.scan_round += 1
+            l.oldest = c.scan_oldest
+            c.scan_level = NONE
         level = below
     return 0
 

@@ -2,12 +2,6 @@
 
 cdef class _Verbs(_Members):
     @cython.final
-    cdef inline u32 known(self, u32 slot, PyObject *key, u32 hash) except? NONE:
-        """The key's record, made IDLE if it is new."""
-        cdef u32 i = find_key(&self.q, slot, hash, key)
-        return new_rec(&self.q, slot, hash, key, 0) if i == NONE else i
-
-    @cython.final
     cdef int merge(self, u32 i, u32 ns, int prio, double due, double now) except -1:
         """An add for a known key of that namespace: the higher priority and the earlier time win."""
         cdef Core *q = &self.q
@@ -58,17 +52,13 @@ cdef class _Verbs(_Members):
     @cython.final
     cdef bint put(self, str cluster, str key, int priority, double after) except -1:
         cdef Core *q = &self.q
-        cdef PyObject *found
         cdef const Level *l
         cdef int prio = checked_priority(priority)
         cdef double now
         cdef u32 slot, hash, ns, i
         fq_prefetch(<const char *><PyObject *>key + 64)   # where its namespace stands
-        found = PyDict_GetItemWithError(self.slots, cluster)
-        if found == NULL or self.shutting:
-            return False
-        slot = <u32><object>found
-        if not q.clusters[slot].engaged:
+        slot = self.find_slot(cluster)
+        if slot == NONE or self.shutting:
             return False
         hash = key_hash(<PyObject *>key, slot)
         fq_prefetch(&q.keys.slots[hash & q.keys.mask])
@@ -82,7 +72,14 @@ cdef class _Verbs(_Members):
         now = self.now()
         if q.delays_len:
             self.release_due(now)
-        self.merge(self.known(slot, <PyObject *>key, hash), ns, prio, now + after if after > 0 else now, now)
+        i = find_key(q, slot, hash, <PyObject *>key)
+        if i != NONE or after > 0:
+            if i == NONE:
+                i = new_rec(q, slot, hash, <PyObject *>key, prio)
+            self.merge(i, ns, prio, now + after if after > 0 else now, now)
+            return True
+        self.enqueue(new_rec(q, slot, hash, <PyObject *>key, prio), ns, now, now)
+        q.clusters[slot].adds += 1
         return True
 
     def add(self, str cluster not None, str key not None, int priority=0) -> bool:
@@ -101,22 +98,21 @@ cdef class _Verbs(_Members):
     def add_rate_limited(self, str cluster not None, str key not None, int priority=0) -> float:
         """`add_after` the key's back-off: base_delay, doubled by each such add since `forget`, at most
         max_delay; the cluster's token bucket may make it longer. Returns the delay, -1.0 when not taken."""
-        cdef PyObject *found = PyDict_GetItem(self.slots, cluster)
         cdef int prio = checked_priority(priority)
         cdef double now, after, start
         cdef Cluster *c
         cdef Rec *r
-        cdef u32 slot, i
-        if found == NULL or self.shutting:
+        cdef u32 slot = self.find_slot(cluster), hash, i
+        if slot == NONE or self.shutting:
             return -1.0
-        slot = <u32><object>found
         c = &self.q.clusters[slot]
-        if not c.engaged:
-            return -1.0
         now = self.now()
         if self.q.delays_len:
             self.release_due(now)
-        i = self.known(slot, <PyObject *>key, key_hash(<PyObject *>key, slot))
+        hash = key_hash(<PyObject *>key, slot)
+        i = find_key(&self.q, slot, hash, <PyObject *>key)
+        if i == NONE:
+            i = new_rec(&self.q, slot, hash, <PyObject *>key, prio)
         r = &self.q.recs[i]
         after = min(ldexp(self.base_delay, min(<int>r.attempts, 1000)), self.max_delay)
         r.attempts += r.attempts < 65535

@@ -9,7 +9,7 @@ Clock and charging are on in both; times are CPU time. Keys "namespace-NNN/deplo
     python benchmarks/bench_queue.py [--short]
 
 Where Go is found, client-go's work queue and controller-runtime's priority queue do the same cycles on the same keys
-just before (Go's wall time: its collector works on other threads).
+just before (of Go's wall and CPU time the lesser counts: see go_queue.py).
 """
 
 from __future__ import annotations

@@ -31,10 +31,11 @@ def build() -> Path | None:
 
 
 def run(binary: Path, keys: list[tuple[str, str]], waiting: int, rounds: int) -> dict[str, float]:
-    """Nanoseconds of CPU per cycle, by queue."""
+    """Nanoseconds per cycle, by queue: of CPU or of wall time, whichever is less. The first counts the collector, which
+    works on another core, the second what a busy machine does meanwhile."""
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
         file.writelines(f"{cluster} {key}\n" for cluster, key in keys)
         file.flush()
         command = [str(binary), "-keys", file.name, "-waiting", str(waiting), "-rounds", str(rounds)]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: float(wall) for name, wall, _ in (row.split() for row in out.splitlines())}
+    return {name: min(float(wall), float(cpu)) for name, wall, cpu in (row.split() for row in out.splitlines())}

@@ -7,7 +7,8 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.dict cimport PyDict_GetItem
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
+from posix.stdlib cimport posix_memalign
 
 cdef extern from "fair_queue.h":
     ctypedef struct fq_ent:
