@@ -82,7 +82,9 @@ class RemoteAdmission:
         told = False
         try:
             while True:
-                state = await asyncio.wait_for(call.read(), SILENCE)
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the stream's end.
+                async with asyncio.timeout(SILENCE):
+                    state = await call.read()
                 if state is grpc.aio.EOF:
                     return
                 backoff.reset()
