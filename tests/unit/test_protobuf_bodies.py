@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from services.aggregator.protobuf import MAGIC
-from services.aggregator.writes.body import as_json
+from services.aggregator.protobuf import MAGIC, to_json
 from services.common.errors import StatusError
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -34,12 +33,12 @@ def body(api_version: str, kind: str, message: bytes) -> bytes:
 
 
 def translated(data: bytes) -> object:
-    return json.loads(as_json(data, PROTOBUF))
+    return json.loads(to_json(data))
 
 
 def refused(data: bytes) -> StatusError:
     with pytest.raises(StatusError) as error:
-        as_json(data, PROTOBUF)
+        to_json(data)
     return error.value
 
 

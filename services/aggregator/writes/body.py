@@ -5,18 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import yaml
 
 from services.aggregator.protobuf import to_json
 from services.common import errors
+from services.common.yaml_json import yaml_to_json
 
 JSON_TYPES = {"", "application/json", "application/octet-stream"}
 YAML_TYPE = "application/yaml"
 PROTOBUF_TYPE = "application/vnd.kubernetes.protobuf"
-MAX_JSON = 3 * 1024 * 1024
-"""Bytes of an object that API servers take."""
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C is ten times as fast; same rules
 
 Raw = dict[str, msgspec.Raw]
 
@@ -59,53 +55,18 @@ def is_protobuf(content_type: str) -> bool:
     return content_type.partition(";")[0].strip().lower() == PROTOBUF_TYPE
 
 
-def as_json(body: bytes, content_type: str) -> bytes:
+async def as_json(body: bytes, content_type: str) -> bytes:
     """Return an object body as JSON; 415 for encodings that cannot be translated, 400 for what is none."""
     media = content_type.partition(";")[0].strip().lower()
     if media in JSON_TYPES:
         return body
     if media == YAML_TYPE:
-        return yaml_to_json(body)
+        return await yaml_to_json(body)
     if media == PROTOBUF_TYPE:
         return to_json(body)
     raise errors.unsupported_media_type(
         f"the body of the request was in an unknown format - accepted media types include: application/json, application/yaml, application/vnd.kubernetes.protobuf; got {media}"
     )
-
-
-def yaml_to_json(body: bytes) -> bytes:
-    """Turn YAML (or JSON) into JSON."""
-    if body.lstrip()[:1] == b"{":
-        try:
-            _raw.decode(body)
-        except msgspec.MsgspecError:
-            pass  # flow-style YAML may start with a brace as well: let the YAML reader judge
-        else:
-            return body
-    try:
-        loaded = yaml.load(body, _Loader)
-        _require_small(loaded)
-        return msgspec.json.encode(loaded)
-    except (yaml.YAMLError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise errors.bad_request(f"error decoding YAML: {error}") from error
-
-
-def _require_small(loaded: Any) -> None:
-    """413 for a document that its aliases blow up: a few lines of YAML can stand for gigabytes of JSON."""
-    left = MAX_JSON
-    todo = [loaded]
-    while todo:
-        one = todo.pop()
-        left -= 1
-        if isinstance(one, dict):
-            todo += one
-            todo += one.values()
-        elif isinstance(one, list | tuple | set):
-            todo += one
-        elif isinstance(one, str | bytes):
-            left -= len(one)
-        if left < len(todo):
-            raise errors.request_too_large(f"Request entity too large: limit is {MAX_JSON}")
 
 
 def envelope(body: bytes, kind: str = "") -> Envelope:

@@ -78,7 +78,7 @@ async def create(context: WriteContext, call: Call, aggregated: Aggregated) -> w
     """Create the object where the aggregation says: on the host, or on the member that the scheduler picks."""
     if aggregated.create == "Host" and is_protobuf(call.request.headers.get("Content-Type", "")):
         return await _pass_to_host(context, call, aggregated)
-    body = as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
+    body = await as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
     head = envelope(body, aggregated.kind)
     namespace = _namespace(call, aggregated, head)
     if head.metadata.resource_version:

@@ -47,7 +47,7 @@ async def _answer(context: WriteContext, call: Call, target: Target, answer: Res
 async def read_options(call: Call) -> bytes | None:
     """The DeleteOptions as JSON; None where there are none."""
     body = await call.request.read()
-    return as_json(body, call.request.headers.get("Content-Type", "")) if body else None
+    return await as_json(body, call.request.headers.get("Content-Type", "")) if body else None
 
 
 async def _translate_preconditions(target: Target, body: bytes) -> bytes:

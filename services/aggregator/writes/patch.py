@@ -10,7 +10,7 @@ from aiohttp import web
 
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes import jsonpatches
-from services.aggregator.writes.body import Raw, envelope, join, raw, split, value, yaml_to_json
+from services.aggregator.writes.body import Raw, envelope, join, raw, split, value
 from services.aggregator.writes.context import WriteContext
 from services.aggregator.writes.create import create_by_apply
 from services.aggregator.writes.references import mark_routed, take_in
@@ -19,6 +19,7 @@ from services.aggregator.writes.target import METADATA, Target, find
 from services.aggregator.writes.update import put
 from services.common import errors
 from services.common.errors import StatusError
+from services.common.yaml_json import yaml_to_json
 
 JSON_PATCH = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
@@ -40,7 +41,7 @@ async def patch(context: WriteContext, call: Call, aggregated: Aggregated) -> we
         )
     body = await call.request.read()
     if kind == APPLY:
-        return await _apply(context, call, aggregated, yaml_to_json(body))
+        return await _apply(context, call, aggregated, await yaml_to_json(body))
     target = await find(context, call, aggregated)
     if kind == JSON_PATCH:
         return await _json_patch(context, call, target, body)

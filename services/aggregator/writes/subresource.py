@@ -61,7 +61,7 @@ def is_dry(body: bytes) -> bool:
 
 async def _posted(call: Call, target: Target) -> bytes:
     """Eviction, Binding, TokenRequest: versions stand in metadata and in deleteOptions."""
-    body = as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
+    body = await as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
     fields = split(body)
     if "metadata" in fields and value(fields["metadata"]):
         metadata = split(fields["metadata"])

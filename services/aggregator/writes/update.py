@@ -16,7 +16,7 @@ from services.common import errors
 
 async def update(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
     """Replace the object; its version, where sent, must be the current one."""
-    body = as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
+    body = await as_json(await call.request.read(), call.request.headers.get("Content-Type", ""))
     head = envelope(body, aggregated.kind)
     _check_names(call, head.metadata.name, head.metadata.namespace)
     target = await find(context, call, aggregated)
