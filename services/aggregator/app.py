@@ -76,6 +76,7 @@ class Aggregator(Service[AggregatorConfig]):
             "reclock.aggregator.v1.ClockService",
         )
         self._host = await KubeClient.connect(Path(self.config.host.kubeconfig), name="host", user_agent="reclock-aggregator")
+        self.grpc.access.host = self._host
         self.checks["front"] = lambda: self._missing()
         self.tasks.spawn(self._serve(self._host), "serve")
 
@@ -126,6 +127,7 @@ class Aggregator(Service[AggregatorConfig]):
             ),
             pages=Pages(host, placement, discovery, Operations(clock, fleet_id), clock),
             checks=self.checks,
+            limits=config.limits,
         )
         aggregations.on_change(clock.apply)
         self.tasks.spawn(clock.run(), "clock", root=True)

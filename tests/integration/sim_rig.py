@@ -18,8 +18,8 @@ from deploy.local.sim.core import User
 from deploy.local.sim.server import Server
 from services.aggregator.clock.clock import Clock
 from services.aggregator.clock.resource import ResourceClock
+from services.aggregator.config import Limits
 from services.aggregator.front.front import Front
-from services.aggregator.front.limits import Limits
 from services.aggregator.reads import Reads
 from services.aggregator.types import Aggregated
 from services.common.etcd import Etcd

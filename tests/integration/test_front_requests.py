@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from services.aggregator.config import Limits
 from services.aggregator.front import limits
-from services.aggregator.front.limits import Limits
 from services.aggregator.types import Call
 from services.common import telemetry
 from tests.integration.front_fakes import FakeCluster, Served, cluster, connect, front

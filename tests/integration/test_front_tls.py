@@ -15,8 +15,9 @@ import aiohttp
 import pytest
 
 from deploy.local.pki import Authority, KeyPair
+from services.aggregator.config import Limits
+from services.aggregator.front import connections
 from services.aggregator.front import front as front_module
-from services.aggregator.front import server
 from services.aggregator.front.certificates import Authorities
 from services.aggregator.front.tls import ServerTls
 from tests.integration.front_fakes import FakeCluster, cluster, front
@@ -92,9 +93,9 @@ def test_renewed_certificates_are_taken_and_broken_ones_are_not(tmp_path: Path) 
     assert not holder.reload()
 
 
-async def test_a_client_that_never_finishes_its_request_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEAD_TIMEOUT", 0.2)
-    async with cluster(FakeCluster()) as host, front(host, OneMember("east", None, [PODS])) as up:
+async def test_a_client_that_never_finishes_its_request_is_cut_off() -> None:
+    limits = Limits(header_seconds=0.2)
+    async with cluster(FakeCluster()) as host, front(host, OneMember("east", None, [PODS]), limits=limits) as up:
         for sent in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow"):
             reader, writer = await asyncio.open_connection("127.0.0.1", up.port)
             writer.write(sent)
@@ -149,3 +150,28 @@ async def test_an_authority_that_is_taken_out_is_trusted_no_more(
         await asyncio.sleep(0.2)
         async with good.get("/api/v1/configmaps") as answer:
             assert answer.status == 200, "a file that cannot be read changes nothing"
+
+
+async def test_handshakes_that_never_come_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection counts from the moment it is accepted: TLS is what a stranger can make the front wait for first."""
+    tls, serving = serving_files(tmp_path / "serving")
+    context = ssl.create_default_context(cafile=str(serving.pair.cert))
+    ended = connections.CLOSED.labels("unauthenticated")._value
+    async with cluster(FakeCluster()) as host:
+        running = OneMember("east", None, [PODS]).front(Config(front_tls=tls), host, limits=Limits(unauthenticated=3))
+        port = await running.start()
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        assert await asyncio.wait_for(silent[3][0].read(), 10) == b""
+        before = ended.get()
+        monkeypatch.setattr(connections, "YOUNG", 0.0)
+        for number in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"ok")
+            if number == 0:
+                assert await asyncio.wait_for(silent[0][0].read(), 10) == b"" and ended.get() == before + 1
+            writer.close()
+        await running.stop()
+        for reader, writer in silent:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from services.aggregator.clock import feed
+from services.aggregator.config import Limits
 from services.aggregator.front import server as front_server
 from services.aggregator.types import Aggregated
 from tests.integration.clock_rig import PODS, eventually
@@ -258,11 +259,10 @@ async def test_fault_27_a_member_dead_from_the_start_does_not_hold_up_informers(
 
 async def test_fault_31_idle_watches_are_not_cut(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """No limit of a connection is one of a watch's: all of them pass while nothing happens."""
-    monkeypatch.setattr(front_server, "HEAD_TIMEOUT", 0.2)
     monkeypatch.setattr(front_server, "KEEPALIVE", 0.2)
     rig = SimRig(etcd, [PODS])
     try:
-        await rig.start(["east"])
+        await rig.start(["east"], Limits(header_seconds=0.2))
         async with rig.watch(resourceVersion=(await rig.get()).version) as watched:
             await eventually(lambda: watched.status == 200)
             await asyncio.sleep(1)

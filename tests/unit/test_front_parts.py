@@ -11,11 +11,12 @@ import pytest
 from aiohttp.http_exceptions import LineTooLong
 
 from deploy.local.pki import Authority
+from services.aggregator.config import Limits
 from services.aggregator.front import errors
 from services.aggregator.front.authz import Attributes, forbidden_error
 from services.aggregator.front.certificates import Authorities
 from services.aggregator.front.health import is_public, marked
-from services.aggregator.front.limits import InFlight, Limits
+from services.aggregator.front.limits import InFlight
 from services.aggregator.front.members import object_name
 from services.aggregator.front.notices import is_service, may_create, notice, notice_of_service
 from services.aggregator.front.server import warning

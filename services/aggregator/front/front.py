@@ -13,16 +13,18 @@ from aiohttp import web
 from opentelemetry.trace import SpanKind
 from prometheus_client import Counter, Histogram
 
+from services.aggregator.config import Limits
 from services.aggregator.front import audit, errors
 from services.aggregator.front.authn import Authenticator
 from services.aggregator.front.authz import Authorizer
 from services.aggregator.front.certificates import Authorities
+from services.aggregator.front.connections import Listener
 from services.aggregator.front.dispatch import Dispatch
 from services.aggregator.front.documents import Documents
 from services.aggregator.front.health import Health, is_public
 from services.aggregator.front.identity import ANONYMOUS
 from services.aggregator.front.impersonation import impersonate, wanted
-from services.aggregator.front.limits import InFlight, Limits
+from services.aggregator.front.limits import REFUSED, InFlight
 from services.aggregator.front.members import Members
 from services.aggregator.front.request_info import MalformedPath, parse
 from services.aggregator.front.server import FrontRequest, FrontServer
@@ -30,7 +32,13 @@ from services.aggregator.front.tls import ServerTls
 from services.aggregator.types import Call, User
 from services.common import telemetry
 from services.common.config import split_address
-from services.common.errors import StatusError, bad_request, method_not_allowed, unauthorized
+from services.common.errors import (
+    StatusError,
+    bad_request,
+    method_not_allowed,
+    too_many_requests,
+    unauthorized,
+)
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 from services.common.tasks import Tasks
@@ -45,12 +53,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_TIMEOUT = 10.0
 DRAIN = 2.0
 """Seconds that running requests get when the front stops; watches and tunnels end at once, and resume elsewhere."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 RELOAD_PERIOD = 60.0
-BACKLOG = 1024
 
 REQUESTS = Counter("reclock_aggregator_requests_total", "Requests answered", ["verb", "code"])
 SECONDS = Histogram(
@@ -104,11 +110,12 @@ class Front:
         self._config = config
         self._authenticator = Authenticator(host)
         self._authorizer = Authorizer(host)
-        self._in_flight = InFlight(limits or Limits())
+        self._limits = limits or Limits()
+        self._in_flight = InFlight(self._limits)
         self._tasks = Tasks("front")
         self._streams: set[asyncio.Task[object]] = set()
         self._server: FrontServer | None = None
-        self._listener: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._dispatch = Dispatch(
             host=host,
             authorizer=self._authorizer,
@@ -127,24 +134,21 @@ class Front:
         connections. Raises OSError (address, files) and ssl.SSLError."""
         config = self._config
         authorities = Authorities(config.client_ca, config.request_header_ca, tuple(config.request_header_names))
-        self._server = FrontServer(self._handle, authorities)
+        self._server = FrontServer(self._handle, authorities, self._limits)
         host, port = split_address(config.front_address)
         tls = None
         if config.front_tls.cert:
             tls = ServerTls(config.front_tls.cert, config.front_tls.key, authorities)
             self._tasks.spawn(_renew(tls, self._server), "certificates")
-        self._listener = await asyncio.get_running_loop().create_server(
-            self._server, host, port, backlog=BACKLOG, reuse_port=shared or None,
-            ssl=tls.context if tls else None, ssl_handshake_timeout=HANDSHAKE_TIMEOUT if tls else None,
-        )  # fmt: skip
-        bound: int = self._listener.sockets[0].getsockname()[1]
+        self._listener = Listener(self._limits, self._server.protocol, tls.context if tls else None)
+        bound = await self._listener.start(host, port, shared=shared)
         log.info("front on %s://%s:%d", "https" if tls else "http", host, bound)
         return bound
 
     async def stop(self) -> None:
         """Stop listening, give running requests DRAIN seconds, then end them; idempotent."""
         if self._listener is not None:
-            self._listener.close()
+            await self._listener.close()
             self._listener = None
         if self._server is not None:
             self._server.pre_shutdown()
@@ -207,6 +211,9 @@ class Front:
             if not is_public(info.path) or info.cluster is not None:
                 raise unauthorized()
             by = ANONYMOUS
+        elif not request.connection.slot.vouch():
+            REFUSED.labels("connection").inc()
+            raise too_many_requests("too many connections, please try again later", retry_after=1)
         user = await impersonate(by, request.headers, self._authorizer) if wanted(request.headers) else by
         call = request.call = Call(request, info, user)
         lasting = self._dispatch.is_stream(call)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import msgspec
 from prometheus_client import Counter, Gauge
 
-from services.aggregator.front.server import CLOSED, MAX_BODY, FrontRequest
+from services.aggregator.config import Limits
+from services.aggregator.front.connections import CLOSED
+from services.aggregator.front.server import MAX_BODY, FrontRequest
 from services.common.errors import (
     bad_request,
     request_too_large,
@@ -31,16 +32,8 @@ PATCH_TYPES = (
 OBJECT_TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Per user. Watches, logs and tunnels last, so they are counted apart."""
-
-    requests: int = 600
-    streams: int = 8000
-
-
 class InFlight:
-    """Counts requests per user and kind ("request" or "stream")."""
+    """Counts requests per user and kind ("request" or "stream": watches, logs and tunnels last)."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = {"request": limits.requests, "stream": limits.streams}

@@ -1,7 +1,7 @@
 """The HTTP/1.1 server under the front: aiohttp's, with what an API server needs besides.
 
 - a connection's verified certificate is looked at once, not per request;
-- a request head must arrive within HEAD_TIMEOUT seconds (slow-loris), and answers be taken: see READ_TIMEOUT;
+- a request's head is bounded in length and must arrive in time (slow-loris), and answers be taken: see READ_TIMEOUT;
 - a handler can take the connection over (`take_over`) and pipe bytes: upgrades of any protocol;
 - what the parser refuses is answered with a Status.
 """
@@ -17,14 +17,14 @@ from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
-from prometheus_client import Counter
 
+from services.aggregator.config import Limits
 from services.aggregator.front import errors
 from services.aggregator.front.certificates import Authorities, Peer
+from services.aggregator.front.connections import CLOSED, Slot
 from services.aggregator.front.pipes import ClientPipe
 from services.aggregator.types import Call
 
-HEAD_TIMEOUT = 20.0
 READ_TIMEOUT = 120.0
 """Seconds that an answer may wait for a client that takes nothing of it. What is kept for one is bounded, but kept; a
 watch that is closed is resumed. Logs and tunnels wait as long as their reader likes."""
@@ -33,11 +33,7 @@ KEEPALIVE = 180.0
 MAX_HEADER = 64 * 1024
 MAX_BODY = 3 * 1024 * 1024
 
-CLOSED = Counter(
-    "reclock_aggregator_clients_closed_total",
-    "Connections ended for what their client did not do: send its request, its body, or read its answer",
-    ["reason"],
-)
+HEAD_TOO_LARGE = b"request line and headers are too long together"
 
 Handler = Callable[["FrontRequest"], Awaitable[web.StreamResponse]]
 
@@ -84,11 +80,15 @@ def warning(text: str) -> str:
 class FrontProtocol(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_anchors", "_head_timer", "_peer", "_pipe", "_read_timer", "authorities")
+    __slots__ = ("_anchors", "_body", "_head_bytes", "_head_timer", "_limits", "_peer", "_pipe", "_read_timer", "authorities", "slot")
 
-    def __init__(self, manager: FrontServer, **options: Any) -> None:
+    def __init__(self, manager: FrontServer, slot: Slot, **options: Any) -> None:
         super().__init__(manager, **options)
         self.authorities = manager.authorities
+        self.slot = slot
+        self._limits = manager.limits
+        self._head_bytes = 0
+        self._body: StreamReader | None = None  # of the request that came last
         self._peer: Peer | bool | None = False  # False: not looked at yet
         self._anchors: frozenset[bytes] = frozenset()  # the authorities when it was looked at
         self._pipe: ClientPipe | None = None
@@ -126,20 +126,39 @@ class FrontProtocol(RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_late)
+        self.slot.end = cast(asyncio.Transport, transport).abort
+        self._head_timer = self._loop.call_later(self._limits.header_seconds, self._head_late)
 
     def data_received(self, data: bytes) -> None:
         if self._pipe is not None:
             self._pipe.feed(data)
             return
+        requests, body = self._request_count, self._body is not None and not self._body.is_eof()
         super().data_received(data)
+        if self._request_count > requests:
+            self._head_bytes = 0
+            self._body = self._messages[-1][1]
+        elif not body and not self._upgraded:
+            self._count_head(len(data))
         waiting = self._waiter is not None and not self._waiter.done()
         if not waiting:
             if self._head_timer is not None:
                 self._head_timer.cancel()
                 self._head_timer = None
         elif self._head_timer is None:
-            self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_late)
+            self._head_timer = self._loop.call_later(self._limits.header_seconds, self._head_late)
+
+    def _count_head(self, size: int) -> None:
+        """Bound a head as a whole: the parser bounds each of its lines, and keeps them until the last has come."""
+        self._head_bytes += size
+        if self._head_bytes > self._limits.header_bytes and not self._force_close:
+            CLOSED.labels("headers").inc()
+            if self._current_request is None and self.transport is not None:
+                self.transport.write(
+                    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+                    b"Content-Length: %d\r\n\r\n%b" % (len(HEAD_TOO_LARGE), HEAD_TOO_LARGE)
+                )
+            self.force_close()
 
     def _head_late(self) -> None:
         self._head_timer = None
@@ -174,6 +193,7 @@ class FrontProtocol(RequestHandler):
         return self._pipe.feed_eof() if self._pipe is not None else None
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        self.slot.release()
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -183,6 +203,12 @@ class FrontProtocol(RequestHandler):
             # The tunnel ends by itself, in order: without this the handler would be cancelled.
             self._task_handler = None
         super().connection_lost(exc)
+
+    async def finish_response(self, *args: Any, **kwargs: Any) -> tuple[web.StreamResponse, bool]:
+        try:
+            return await super().finish_response(*args, **kwargs)
+        finally:
+            self.slot.rests()
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None,
@@ -199,7 +225,7 @@ class FrontProtocol(RequestHandler):
 class FrontServer(web.Server):
     """Makes a FrontProtocol per connection and a FrontRequest per request."""
 
-    def __init__(self, handler: Handler, authorities: Authorities) -> None:
+    def __init__(self, handler: Handler, authorities: Authorities, limits: Limits) -> None:
         super().__init__(
             cast(Any, handler),
             request_factory=self._request,
@@ -215,17 +241,20 @@ class FrontServer(web.Server):
             read_bufsize=256 * 1024,
         )
         self.authorities = authorities
+        self.limits = limits
 
     def recheck(self) -> None:
         """Authorities have changed: look at every connection's certificate again."""
         for connection in list(self.connections):
             cast(FrontProtocol, connection).recheck()
 
-    def __call__(self) -> RequestHandler:
-        return FrontProtocol(self, loop=self._loop, **self._kwargs)
+    def protocol(self, slot: Slot) -> FrontProtocol:
+        """The protocol of a new connection."""
+        return FrontProtocol(self, slot, loop=self._loop, **self._kwargs)
 
     def _request(
         self, message: RawRequestMessage, payload: StreamReader, protocol: RequestHandler,
         writer: AbstractStreamWriter, task: asyncio.Task[None],
     ) -> web.BaseRequest:  # fmt: skip
+        cast(FrontProtocol, protocol).slot.works()
         return FrontRequest(message, payload, protocol, writer, task, self._loop, client_max_size=MAX_BODY)
