@@ -78,6 +78,10 @@ class Connection:
         await self._api.update_params_for_auth(headers, [], ["BearerToken"])
         return headers.get("authorization") or headers.get("Authorization") or ""
 
+    def renew(self) -> None:
+        """The token was refused: read the file again before it is used once more."""
+        self._token_until = 0.0
+
     async def _file_token(self) -> str:
         path = self._settings.token_file
         if not path:

@@ -27,6 +27,7 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+_NO_PROXY = [("grpc.enable_http_proxy", 0)]
 _FINAL = {
     grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND,
@@ -39,10 +40,10 @@ def open_channel(settings: Settings) -> grpc.aio.Channel:
     if settings.tls_ca:
         read = {name: _read(path) for name, path in _files(settings) if path}
         credentials = grpc.ssl_channel_credentials(read.get("ca"), read.get("key"), read.get("cert"))
-        return grpc.aio.secure_channel(address, credentials, _OPTIONS)
+        return grpc.aio.secure_channel(address, credentials, [*_OPTIONS, *(_NO_PROXY if on_this_machine(address) else ())])
     if not on_this_machine(address):
         raise ReclockError(f"{address} is not on this machine: give tls_ca (RECLOCK_TLS_CA), and tls_cert with tls_key or a token")
-    return grpc.aio.insecure_channel(address, [*_OPTIONS, ("grpc.enable_http_proxy", 0)])
+    return grpc.aio.insecure_channel(address, [*_OPTIONS, *_NO_PROXY])
 
 
 def _files(settings: Settings) -> list[tuple[str, str]]:

@@ -76,6 +76,8 @@ class Session:
                     return
                 if is_final(error) and not self._ever:
                     raise refused(error, self.controller.name) from error
+                if error.code() == grpc.StatusCode.UNAUTHENTICATED:
+                    self._fleet.connection.renew()
                 self._warn(describe(error))
             if self.registered.is_set():
                 backoff.reset()

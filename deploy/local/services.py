@@ -82,6 +82,7 @@ class Services:
         }
         usual = {name: port if usual_ports else 0 for name, port in GRPC_PORTS.items()}
         self.grpc = {name: ports.take(usual.get(name, 0)) for name in (*GRPC_PORTS, *self.aggregators[1:])}
+        self.users = {name: ports.take() for name in self.grpc}
         if sinker:
             self.grpc["sinker"] = ports.take()
         self.http = {name: ports.take() for name in self.grpc}
@@ -139,9 +140,12 @@ class Services:
     def describe(self) -> dict[str, Any]:
         """What `fleet.json` says of the services."""
         return {
-            name: {"grpcAddress": f"{LOOPBACK}:{port}", "httpAddress": f"{LOOPBACK}:{self.http[name]}"}
+            name: {
+                "grpcAddress": f"{LOOPBACK}:{port}", "httpAddress": f"{LOOPBACK}:{self.http[name]}",
+                **({"userAddress": f"{LOOPBACK}:{self.users[name]}"} if name in self.users else {}),
+            }
             for name, port in self.grpc.items()
-        }
+        }  # fmt: skip
 
     def _add_etcd(self, etcd: Path) -> None:
         self.etcd_ports = {name: self._ports.take() for name in self.etcds}
@@ -156,6 +160,9 @@ class Services:
 
     def _add_services(self) -> None:
         addresses = {f"{name}Address": f"{LOOPBACK}:{self.grpc[name]}" for name in GRPC_PORTS}
+        self._serving = serving = self._authority.server(
+            "front", [LOOPBACK, "localhost", "kubernetes", "kubernetes.default.svc"]
+        )
         discovery, scheduler = addresses["discoveryAddress"], addresses["schedulerAddress"]
         local = {"type": "kubeconfig-file", "name": "local-fleet", "paths": [str(self._layout.members)]}
         self._service("discovery", {"providers": self._providers or [local]})
@@ -164,9 +171,6 @@ class Services:
             self._service("scheduler", {"role": "manager", "discoveryAddress": discovery, "workers": workers})
         for member, port in self.workers.items():
             self._worker(member, port)
-        serving = self._authority.server(
-            "front", [LOOPBACK, "localhost", "kubernetes", "kubernetes.default.svc"]
-        )
         front = {
             "frontTls": {"cert": str(serving.cert), "key": str(serving.key)},
             "clientCa": str(self._host.authority.pair.cert),
@@ -208,6 +212,7 @@ class Services:
             "grpcAddress": f"{LOOPBACK}:{grpc}",
             "httpAddress": f"{LOOPBACK}:{http}",
             "host": {"kubeconfig": str(host)},
+            **(self._for_users(self.users[name]) if name in self.users else {}),
             **({} if service == "sinker" else {"stateFile": str(self._state / f"{name}.state")}),
             **config,
         }
@@ -216,8 +221,13 @@ class Services:
             name,
             [sys.executable, "-m", f"services.{service}", "--config", str(path)],
             ready=f"http://{LOOPBACK}:{http}/readyz",
-            ports={"grpc": grpc, "http": http, **ports},
+            ports={"grpc": grpc, "http": http, **({"users": self.users[name]} if name in self.users else {}), **ports},
         )
+
+    def _for_users(self, port: int) -> dict[str, Any]:
+        """gRPC for who has a token, with TLS; among themselves the services of one machine do without."""
+        pair = {"cert": str(self._serving.cert), "key": str(self._serving.key)}
+        return {"userAddress": f"{LOOPBACK}:{port}", "userTls": pair}
 
     def _add_controller_manager(self) -> None:
         access = self.front_access("system:kube-controller-manager")

@@ -1,153 +1,159 @@
-"""Who may call what, over mutual TLS: the table of services and RPCs, and the check that every server makes.
+"""Who may call what: every RPC of every service, and who it is for. What is not named here is refused.
 
-A caller is known by the names in its certificate: URI and DNS alternative names, and the common name. Services carry
-the name of their Service in Kubernetes (`reclock-aggregator`). Plaintext exists on one machine only and is not judged.
+Services are known by a name in their certificate (mutual TLS), which is that of their Service in Kubernetes
+(`reclock-aggregator`). Users are known by a bearer token, on a port of its own, and judged by the host's RBAC.
+`guard.py` holds calls against the table.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
-import grpc
+from services.common.access import GROUP, Attributes
 
-from services.common.config import is_loopback
-
-AGGREGATOR, RECONCILER, SCHEDULER, DISCOVERY = (
-    "reclock-aggregator", "reclock-reconciler", "reclock-scheduler", "reclock-discovery",
+AGGREGATOR, RECONCILER, SCHEDULER, DISCOVERY, SINKER = (
+    "reclock-aggregator", "reclock-reconciler", "reclock-scheduler", "reclock-discovery", "reclock-sinker",
 )  # fmt: skip
-_DISCOVERY = "reclock.discovery.v1.DiscoveryService"
-_CLOCK = "reclock.aggregator.v1.ClockService"
-_PROVIDER = "reclock.discovery.v1.ClusterProviderService"
-_PLACEMENT = "reclock.scheduler.v1.PlacementService"
-_ADMISSION = "reclock.scheduler.v1.AdmissionService"
-_PLUGIN = "reclock.scheduler.v1.PlacementPluginService"
-_PEERS, _WORK, _QUEUES = (
-    "reclock.reconciler.v1.PeerService", "reclock.reconciler.v1.ReconcilerService", "reclock.reconciler.v1.QueueService",
-)  # fmt: skip
-
-NEEDS: dict[str, dict[str, frozenset[str]]] = {
-    AGGREGATOR: {
-        _DISCOVERY: frozenset({"WatchClusters", "ListClusters", "ForgetCluster"}),
-        _PLACEMENT: frozenset({"PlaceObject", "Explain"}),
-    },
-    RECONCILER: {
-        _DISCOVERY: frozenset({"WatchClusters", "ReleaseCluster"}),
-        # Its replicas, of each other.
-        _PEERS: frozenset({"Relay", "Add"}),
-        _WORK: frozenset({"QueryIndex"}),
-        _QUEUES: frozenset({"ListQueues", "UpdateQueue"}),
-    },
-    SCHEDULER: {
-        _DISCOVERY: frozenset({"WatchClusters"}),
-        _ADMISSION: frozenset(
-            {"Reserve", "Confirm", "Release", "Resync", "Watch", "Evaluate", "Heartbeat"}
-        ),
-        _PLUGIN: frozenset({"Nominate"}),
-    },
-    DISCOVERY: {_PROVIDER: frozenset({"ProvideClusters"})},
-}
-"""Service -> what it calls of the others; all else is refused to it."""
-INTERNAL: dict[str, frozenset[str]] = {
-    f"/{_DISCOVERY}/ReleaseCluster": frozenset({RECONCILER}),
-    # Not for every worker that has a certificate: the front offers both, under the host's RBAC and with a line of audit.
-    f"/{_DISCOVERY}/ForgetCluster": frozenset({AGGREGATOR}),
-    f"/{_CLOCK}/RebuildMarkers": frozenset({AGGREGATOR}),
-    **{f"/{_PEERS}/{rpc}": frozenset({RECONCILER}) for rpc in NEEDS[RECONCILER][_PEERS]},
-    **{f"/{_ADMISSION}/{rpc}": frozenset({SCHEDULER}) for rpc in NEEDS[SCHEDULER][_ADMISSION]},
-}
-"""What is between services only: a wrong call here loses work, runs it twice, or makes every client list anew."""
-OPEN = ("/grpc.health.", "/grpc.reflection.")
+READS = frozenset({"get", "list", "watch", "work"})
+"""`work` is a worker's: what it asks for changes nothing by itself."""
 
 
-def is_local(context: Any) -> bool:
-    """Whether the caller is on this machine, without TLS."""
-    kind, _, address = str(context.peer()).partition(":")
-    if kind in ("unix", "unix-abstract"):
-        return True
-    return kind in ("ipv4", "ipv6") and is_loopback(address.replace("%5B", "[").replace("%5D", "]"))
+@dataclass(frozen=True, slots=True)
+class On:
+    """What a user must be allowed: all of `verbs`, on a resource of reclock.dev or on a path that stands for no object.
+
+    `namespace` and `name` are fields of the request, "a.b" a field of a field; "" is all of them.
+    """
+
+    verbs: tuple[str, ...]
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing."""
+        return READS.issuperset(self.verbs)
+
+    def attributes(self, request: Any) -> list[Attributes]:
+        """What to ask the host about a request."""
+        if self.path:
+            return [Attributes(verb, path=self.path) for verb in self.verbs]
+        namespace, name = _field(request, self.namespace), _field(request, self.name)
+        return [Attributes(verb, GROUP, self.resource, self.subresource, namespace, name) for verb in self.verbs]
 
 
-def is_tls(context: Any) -> bool:
-    """Whether the caller has shown a certificate of our authority."""
-    return context.auth_context().get("transport_security_type") == [b"ssl"]  # type: ignore[no-any-return]
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Users are judged by what they say in the stream: `by` is the part of the service that does."""
+
+    by: str
 
 
-def names_of(context: Any) -> frozenset[str]:
-    """The names in a caller's certificate; none without one."""
-    auth = context.auth_context()
-    values = [*auth.get("x509_subject_alternative_name", ()), *auth.get("x509_common_name", ())]
-    return frozenset(value.decode("utf-8", "replace") for value in values)
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who an RPC is for. Without `users` it is between services only."""
+
+    services: frozenset[str] = frozenset()
+    users: On | Told | None = None
 
 
-def may_have_access(context: Any, allowed: Collection[str]) -> bool:
-    """Whether credentials of members may go to a caller: by a name of its certificate, or on this machine."""
-    if is_tls(context):
-        return not names_of(context).isdisjoint(allowed)
-    return is_local(context)
+def _field(request: Any, path: str) -> str:
+    return str(reduce(getattr, path.split("."), request)) if path else ""
+
+
+def _between(*services: str) -> Rule:
+    """A wrong call here loses work, runs it twice, or hands out what no user may have."""
+    return Rule(frozenset(services))
+
+
+def _rule(users: On | Told, *services: str) -> Rule:
+    return Rule(frozenset(services), users)
+
+
+def _of(package: str, service: str, rules: dict[str, Rule]) -> dict[str, Rule]:
+    return {f"/reclock.{package}.v1.{service}/{rpc}": rule for rpc, rule in rules.items()}
+
+
+RULES: dict[str, Rule] = {
+    **_of("discovery", "DiscoveryService", {
+        "WatchClusters": _rule(On(("watch",), "clusters"), AGGREGATOR, RECONCILER, SCHEDULER),
+        "ListClusters": _rule(On(("list",), "clusters"), AGGREGATOR),
+        "GetCluster": _rule(On(("get",), "clusters", name="name")),
+        # It replaces what is registered under the name.
+        "RegisterCluster": _rule(On(("create", "update"), "clusters", name="name")),
+        "DeregisterCluster": _rule(On(("delete",), "clusters", name="name")),
+        "ForgetCluster": _rule(On(("create",), "clusters", "forget", name="name"), AGGREGATOR),
+        "ReleaseCluster": _between(RECONCILER),
+    }),
+    **_of("discovery", "ClusterProviderService", {"ProvideClusters": _between(DISCOVERY)}),
+    **_of("scheduler", "PlacementService", {
+        "Submit": _rule(On(("create", "update"), "workloads", namespace="workload.ref.namespace", name="workload.ref.name")),
+        "Get": _rule(On(("get",), "workloads", namespace="ref.namespace", name="ref.name")),
+        "List": _rule(On(("list",), "workloads", namespace="namespace")),
+        "Watch": _rule(On(("watch",), "workloads", namespace="namespace")),
+        "Cancel": _rule(On(("delete",), "workloads", namespace="ref.namespace", name="ref.name")),
+        "Explain": _rule(On(("get",), "workloads", "explain", namespace="owner.namespace"), AGGREGATOR),
+        "PlaceObject": _between(AGGREGATOR),
+    }),
+    **_of("scheduler", "AdmissionService", dict.fromkeys(
+        ("Reserve", "Confirm", "Release", "Resync", "Watch", "Evaluate", "Heartbeat"), _between(SCHEDULER)
+    )),
+    **_of("scheduler", "PlacementPluginService", {"Nominate": _between(SCHEDULER)}),
+    **_of("aggregator", "ClockService", {
+        "ListMarkers": _rule(On(("list",), "versionmarkers", namespace="namespace")),
+        "WatchMarkers": _rule(On(("watch",), "versionmarkers")),
+        "Stats": _rule(On(("get",), path="/reclock/markers/stats")),
+        "VerifyMarkers": _rule(On(("get",), path="/reclock/markers/verify")),
+        "RebuildMarkers": _rule(On(("post",), path="/reclock/markers/rebuild")),
+    }),
+    **_of("reconciler", "ReconcilerService", {
+        "Work": _rule(Told("services.reconciler.work.servicer"), SINKER),
+        "QueryIndex": _rule(On(("work",), "controllers", name="controller"), RECONCILER, SINKER),
+    }),
+    **_of("reconciler", "QueueService", {
+        "ListQueues": _rule(On(("list",), "controllers"), RECONCILER),
+        "WatchQueues": _rule(On(("list",), "controllers")),
+        "UpdateQueue": _rule(On(("update",), "controllers", name="controller"), RECONCILER),
+    }),
+    # Replicas of the reconciler, of each other.
+    **_of("reconciler", "PeerService", {"Relay": _between(RECONCILER), "Add": _between(RECONCILER)}),
+}  # fmt: skip
+HEALTH = "/grpc.health.v1.Health/Check"
+"""For everybody: load balancers and kubelets have no token."""
+PLUMBING = ("/grpc.health.", "/grpc.reflection.")
+"""For every certificate of the authority, and every user: it says nothing of the fleet."""
 
 
 def refusal(names: Collection[str], method: str) -> str:
-    """Why a caller of these names may not call `/package.Service/Method`; "" when it may."""
-    if method.startswith(OPEN):
+    """Why a service with these names may not call `/package.Service/Method`; "" when it may."""
+    if method.startswith(PLUMBING):
         return ""
-    internal = INTERNAL.get(method)
-    if internal is not None and internal.isdisjoint(names):
-        return f"{method} is for {', '.join(sorted(internal))}: no name of the caller's certificate is that ({said(names)})"
-    service, _, rpc = method.removeprefix("/").partition("/")
-    services = [name for name in NEEDS if name in names]
-    if services and service.startswith("reclock.") and not any(rpc in NEEDS[s].get(service, ()) for s in services):
-        return f"{', '.join(services)} has no business with {method}: use a certificate of your own for it"
-    return ""
+    rule = RULES.get(method)
+    if rule is None:
+        return unnamed(method)
+    if not rule.services.isdisjoint(names):
+        return ""
+    whose = ", ".join(sorted(rule.services)) or "no service"
+    users = "; users call it with a token, at userAddress" if rule.users else ""
+    return f"{method} is for {whose}: no name of the caller's certificate is that ({said(names)}){users}"
+
+
+def unnamed(method: str) -> str:
+    """Why an RPC that the table does not have is refused."""
+    return f"{method}: nobody may call it"
+
+
+def for_users(service: str) -> bool:
+    """Whether a service (`package.Service`) has something for users."""
+    return any(rule.users for method, rule in RULES.items() if method.startswith(f"/{service}/"))
 
 
 def said(names: Collection[str]) -> str:
     """The names for a message."""
     return f"it has {', '.join(sorted(names))}" if names else "it has none"
-
-
-class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls that the tables do not allow; for servers with mutual TLS."""
-
-    async def intercept_service(
-        self, continuation: Callable[[Any], Awaitable[Any]], details: grpc.HandlerCallDetails
-    ) -> Any:
-        """See grpc.aio."""
-        handler = await continuation(details)
-        if handler is None or details.method.startswith(OPEN):
-            return handler
-        return _guarded(handler, details.method)
-
-
-def _guarded(handler: Any, method: str) -> Any:
-    serializers = {
-        "request_deserializer": handler.request_deserializer,
-        "response_serializer": handler.response_serializer,
-    }
-
-    async def check(context: Any) -> None:
-        if reason := refusal(names_of(context), method):
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
-
-    def unary(behaviour: Any) -> Any:
-        async def run(request: Any, context: Any) -> Any:
-            await check(context)
-            return await behaviour(request, context)
-
-        return run
-
-    def stream(behaviour: Any) -> Any:
-        async def run(request: Any, context: Any) -> AsyncIterator[Any]:
-            await check(context)
-            async for response in behaviour(request, context):
-                yield response
-
-        return run
-
-    if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(unary(handler.unary_unary), **serializers)
-    if handler.stream_unary:
-        return grpc.stream_unary_rpc_method_handler(unary(handler.stream_unary), **serializers)
-    if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(stream(handler.unary_stream), **serializers)
-    return grpc.stream_stream_rpc_method_handler(stream(handler.stream_stream), **serializers)

@@ -12,7 +12,7 @@ import os
 import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import yaml
@@ -20,7 +20,7 @@ import yaml
 from services.common.decode import ConfigError, StrictLoader, convert, fields, read_yaml, struct_of
 
 __all__ = [
-    "TLS", "ConfigError", "Host", "ServiceConfig", "check_listen", "convert", "dump", "gather", "is_loopback",
+    "TLS", "ConfigError", "Host", "KeyPair", "ServiceConfig", "UserFacingConfig", "UserPort", "check_listen", "convert", "dump", "gather", "is_loopback",
     "load", "redact", "snake", "split_address", "usage",
 ]  # fmt: skip
 
@@ -47,6 +47,25 @@ class TLS(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="came
         missing = [name for name, value in given.items() if not value]
         if missing and len(missing) < 3:
             raise ValueError(f"cert, key and ca go together; missing: {', '.join(missing)}")
+
+
+class KeyPair(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Serving certificate: paths of PEM files, both or none."""
+
+    cert: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.cert) != bool(self.key):
+            raise ValueError("cert and key go together")
+
+
+class UserPort(NamedTuple):
+    """The port for users: where it listens, and its certificate."""
+
+    address: str
+    cert: str
+    key: str
 
 
 class Host(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -84,6 +103,36 @@ class ServiceConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, re
             check_listen("httpAddress", self.http_address)
         if not 0 <= self.trace_ratio <= 1:
             raise ValueError(f"traceRatio: {self.trace_ratio} is not allowed; 0 to 1 is")
+
+
+class UserFacingConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Keys of a service that people, tools and workers call over gRPC as well as other services do."""
+
+    user_address: str = ""
+    """Address of gRPC for everybody who has a bearer token: TLS of the server alone, and the host's RBAC; "" is off."""
+    user_tls: KeyPair = msgspec.field(default_factory=KeyPair)
+    """Its certificate; that of `tls` when empty."""
+    review_seconds: float = 60.0
+    """A stream of answers is judged again so often, 1 to 3600: its token may have ended, or a right been taken away."""
+    review_patience: float = 600.0
+    """How long a stream goes on, in seconds, while the host cannot be asked; 0 to 86400."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, value, low, high in (
+            ("reviewSeconds", self.review_seconds, 1, 3600), ("reviewPatience", self.review_patience, 0, 86400),
+        ):  # fmt: skip
+            if not low <= value <= high:
+                raise ValueError(f"{key}: {value} is out of range; allowed: {low} to {high}")
+        if self.user_address:
+            check_listen("userAddress", self.user_address)
+            if not (self.user_tls.cert or self.tls):
+                raise ValueError("userAddress: tokens travel over TLS only: set userTls.cert and userTls.key, or tls")
+
+    def user_port(self) -> UserPort | None:
+        """Where users are served, if they are."""
+        pair = self.user_tls if self.user_tls.cert else self.tls
+        return UserPort(self.user_address, pair.cert, pair.key) if self.user_address else None
 
 
 def split_address(address: str) -> tuple[str, int]:

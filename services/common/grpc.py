@@ -1,24 +1,27 @@
-"""gRPC channels and servers as all services set them up: mutual TLS, health, reflection, limits, traces."""
+"""gRPC channels and servers as all services set them up: TLS, who may call, health, reflection, limits, traces."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
-from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from services.common import rpc_trace
-from services.common.callers import Guard, is_local, is_tls
-from services.common.config import TLS, ConfigError, is_loopback, split_address
-from services.common.errors import StatusError, cut, rpc_code
+from services.common.aborts import abort, abort_bad_request, abort_status
+from services.common.access import Access
+from services.common.callers import for_users
+from services.common.config import TLS, ConfigError, UserPort, is_loopback, split_address
+from services.common.guard import Guard, UserGuard
+from services.common.reviews import Reviews
+
+__all__ = ["GrpcServer", "abort", "abort_bad_request", "abort_status", "channel", "wait_ready"]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,13 @@ SERVER_OPTIONS = [
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
 ]
+USER_OPTIONS = [
+    ("grpc.max_receive_message_length", 8 * 1024 * 1024),
+    # Anybody may connect there: so many, who must be done with TLS in time, and call something now and then.
+    ("grpc.max_allowed_incoming_connections", 10_000),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 120_000),
+]
 
 
 def _read(path: str, key: str) -> bytes:
@@ -67,50 +77,37 @@ def channel(address: str, tls: TLS | None = None) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS, interceptors=interceptors)
 
 
-class GrpcServer:
-    """One server: `add` servicers, `start`, `set_serving`, `stop`. Health is NOT_SERVING until told."""
+class Port:
+    """One port of a server: its credentials, and who its guard lets in."""
 
-    def __init__(self, address: str, tls: TLS | None = None, *, shared: bool = False) -> None:
-        """`shared`: other processes of this machine may listen on the same port, and get their share of calls."""
-        self.address = address
-        self.port = 0
-        """Bound port, after `start`."""
-        self._tls = tls
-        self._health = HealthServicer()
-        self._names: list[str] = []
+    def __init__(
+        self, key: str, address: str, guard: Any, credentials: Callable[[], grpc.ServerCredentials | None], *, shared: bool,
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> None:  # fmt: skip
+        self.key, self.address, self.port = key, address, 0
+        self._credentials = credentials
+        self.names: list[str] = []
         self.server = grpc.aio.server(
-            options=[*SERVER_OPTIONS, ("grpc.so_reuseport", int(shared))],
-            interceptors=[*rpc_trace.server_interceptors(), *([Guard()] if tls else [])],
+            options=[*SERVER_OPTIONS, *options, ("grpc.so_reuseport", int(shared))],
+            interceptors=[*rpc_trace.server_interceptors(), guard],
             maximum_concurrent_rpcs=10_000,
         )  # fmt: skip
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
-    def add(self, register: Callable[[Any, Any], None], servicer: object, name: str) -> None:
-        """Serve `servicer`: `add(pb2_grpc.add_XServicer_to_server, servicer, "reclock.x.v1.XService")`."""
-        register(servicer, self.server)
-        self._names.append(name)
-
-    async def start(self) -> int:
-        """Listen and return the port; ConfigError where the address cannot be had."""
-        names = [*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name]
-        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self.server)
-        await self.set_serving(False)
+    async def start(self) -> None:
+        """Listen; ConfigError where the address cannot be had."""
+        health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*self.names, health, reflection.SERVICE_NAME), self.server)
+        credentials = self._credentials()
         try:
-            if self._tls:
-                pair = (_read(self._tls.key, "key"), _read(self._tls.cert, "cert"))
-                credentials = grpc.ssl_server_credentials(
-                    [pair], root_certificates=_read(self._tls.ca, "ca"), require_client_auth=True
-                )
+            if credentials is not None:
                 self.port = self.server.add_secure_port(self.address, credentials)
             else:
                 self.port = self.server.add_insecure_port(self.address)
         except RuntimeError:
             self.port = 0
         if not self.port and not self.address.startswith("unix:"):
-            raise ConfigError(f"grpcAddress {self.address}: cannot listen there (taken?)")
+            raise ConfigError(f"{self.key} {self.address}: cannot listen there (taken?)")
         await self.server.start()
-        log.info("gRPC on %s (%s)", self.bound, "mutual TLS" if self._tls else "plaintext, this machine only")
-        return self.port
 
     @property
     def bound(self) -> str:
@@ -120,60 +117,92 @@ class GrpcServer:
         host = split_address(self.address)[0]
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
+
+class GrpcServer:
+    """One server: `add` servicers, `start`, `set_serving`, `stop`. Health is NOT_SERVING until told.
+
+    It has a port for the other services, and with `users` another one for everybody with a token, which has only
+    those RPCs that are for users.
+    """
+
+    def __init__(
+        self, address: str, tls: TLS | None = None, *, shared: bool = False, users: UserPort | None = None,
+        access: Access | None = None, reviews: Reviews | None = None,
+    ) -> None:  # fmt: skip
+        """`shared`: other processes of this machine may listen on the same ports, and get their share of calls."""
+        self.access = access or Access()
+        self.reviews = reviews or Reviews()
+        self._tls = tls
+        self._health = HealthServicer()
+        self.guard = Guard(self.access, self.reviews)
+        self._services = Port("grpcAddress", address, self.guard, lambda: _mutual(tls) if tls else None, shared=shared)
+        self._users: Port | None = None
+        if users is not None:
+            self._users = Port(
+                "userAddress", users.address, UserGuard(self.access, self.reviews), lambda: _one_sided(users), shared=shared,
+                options=USER_OPTIONS,
+            )  # fmt: skip
+        for port in self._ports:
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, port.server)
+
+    @property
+    def _ports(self) -> list[Port]:
+        return [self._services, *([self._users] if self._users else [])]
+
+    def add(self, register: Callable[[Any, Any], None], servicer: object, name: str) -> None:
+        """Serve `servicer`: `add(pb2_grpc.add_XServicer_to_server, servicer, "reclock.x.v1.XService")`."""
+        for port in self._ports:
+            if port is self._services or for_users(name):
+                register(servicer, port.server)
+                port.names.append(name)
+
+    async def start(self) -> int:
+        """Listen and return the services' port; ConfigError where an address cannot be had."""
+        await self.set_serving(False)
+        for port in self._ports:
+            await port.start()
+        log.info("gRPC on %s (%s)", self.bound, "mutual TLS" if self._tls else "plaintext, this machine only")
+        if self._users is not None:
+            log.info("gRPC for users on %s (TLS, bearer tokens)", self._users.bound)
+        return self.port
+
+    @property
+    def port(self) -> int:
+        """Bound port of the services, after `start`."""
+        return self._services.port
+
+    @property
+    def bound(self) -> str:
+        """Address of the services with the bound port."""
+        return self._services.bound
+
+    @property
+    def users_bound(self) -> str:
+        """Address of the users' port; "" without one."""
+        return self._users.bound if self._users is not None else ""
+
     async def set_serving(self, serving: bool) -> None:
         """Set the health of the server and of each of its services."""
         status = health_pb2.HealthCheckResponse
         value = status.SERVING if serving else status.NOT_SERVING
-        for name in ("", *self._names):
+        for name in ("", *self._services.names):
             await self._health.set(name, value)
 
     async def stop(self, grace: float) -> None:
         """Take no new calls, give running ones `grace` seconds, then cut them; idempotent."""
         # Streams of watchers never end by themselves: the limit is what ends them.
-        await self.server.stop(grace)
+        for port in self._ports:
+            await port.server.stop(grace)
 
 
-def peer_may_have_secrets(context: grpc.aio.ServicerContext) -> bool:
-    """Whether the caller proved who it is by TLS, or is on this machine."""
-    return is_tls(context) or is_local(context)
+def _mutual(tls: TLS) -> grpc.ServerCredentials:
+    pair = (_read(tls.key, "key"), _read(tls.cert, "cert"))
+    return grpc.ssl_server_credentials([pair], root_certificates=_read(tls.ca, "ca"), require_client_auth=True)
 
 
-async def abort(
-    context: grpc.aio.ServicerContext,
-    code: grpc.StatusCode,
-    message: str,
-    details: Mapping[str, str] | None = None,
-) -> NoReturn:
-    """End the call with an error; `details` travel as a google.rpc.ErrorInfo (reason = key `reason`)."""
-    if details:
-        info = error_details_pb2.ErrorInfo(reason=details.get("reason", ""), domain="reclock.dev")
-        info.metadata.update({key: value for key, value in details.items() if key != "reason"})
-        await _abort(context, code, message, info)
-    await context.abort(code, cut(message))
-    raise AssertionError("abort returns never")
-
-
-async def abort_bad_request(
-    context: grpc.aio.ServicerContext, code: grpc.StatusCode, violations: Sequence[tuple[str, str]]
-) -> NoReturn:
-    """End the call with a google.rpc.BadRequest of (field, what is wrong with it); the message says the same."""
-    bad = error_details_pb2.BadRequest()
-    for path, text in violations:
-        bad.field_violations.add(field=path, description=cut(text))
-    await _abort(context, code, "; ".join(f"{path}: {text}" for path, text in violations), bad)
-
-
-async def _abort(context: grpc.aio.ServicerContext, code: grpc.StatusCode, message: str, detail: Any) -> NoReturn:
-    packed = AnyMessage()
-    packed.Pack(detail)
-    status = status_pb2.Status(code=code.value[0], message=cut(message), details=[packed])
-    await context.abort(code, cut(message), trailing_metadata=(("grpc-status-details-bin", status.SerializeToString()),))
-    raise AssertionError("abort returns never")
-
-
-async def abort_status(context: grpc.aio.ServicerContext, error: StatusError) -> NoReturn:
-    """End the call with the gRPC code that says the same as `error`."""
-    await abort(context, rpc_code(error), error.message, {"reason": error.reason, "code": str(error.code)})
+def _one_sided(users: UserPort) -> grpc.ServerCredentials:
+    """No certificate of a client is asked for, so none can be taken for a service's."""
+    return grpc.ssl_server_credentials([(_read(users.key, "key"), _read(users.cert, "cert"))])
 
 
 async def wait_ready(chan: grpc.aio.Channel, limit: float) -> bool:

@@ -19,10 +19,12 @@ import msgspec
 import uvloop
 
 from services.common import telemetry
-from services.common.config import ConfigError, ServiceConfig, load
+from services.common.access import Access
+from services.common.config import ConfigError, ServiceConfig, UserFacingConfig, load
 from services.common.grpc import GrpcServer
 from services.common.kube.kubeconfig import KubeconfigError
 from services.common.ops import Check, OpsServer
+from services.common.reviews import Reviews
 from services.common.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ class Service(Generic[C]):
         self.failure: str | None = None
         self.tasks = Tasks(self.name, on_failure=self._task_failed)
         self.checks: dict[str, Check] = {}
-        self.grpc = GrpcServer(config.grpc_address, config.tls, shared=self.shared)
+        self.grpc = self._server(config)
         self.ops = OpsServer(config.http_address, self.checks)
         self._stop = asyncio.Event()
         self._ready = False
@@ -71,7 +73,20 @@ class Service(Generic[C]):
     async def close(self) -> None:
         """Close clients and channels, after all tasks have ended."""
 
+    def access(self) -> Access:
+        """Who judges calls of users; its host is set when there is a client of it."""
+        return Access()
+
     # What it inherits.
+
+    def _server(self, config: C) -> GrpcServer:
+        access = self.access()
+        if not isinstance(config, UserFacingConfig):
+            return GrpcServer(config.grpc_address, config.tls, shared=self.shared, access=access)
+        return GrpcServer(
+            config.grpc_address, config.tls, shared=self.shared, access=access, users=config.user_port(),
+            reviews=Reviews(config.review_seconds, config.review_patience),
+        )  # fmt: skip
 
     def _task_failed(self, name: str, error: BaseException | None) -> None:
         reason = f"{name} ended" if error is None else f"{name} failed: {type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from services.common import callers
-from services.common.config import TLS, ConfigError, ServiceConfig, convert, is_loopback, split_address
+from services.common.config import TLS, ConfigError, UserFacingConfig, convert, is_loopback, split_address
 from services.discovery.names import is_dns_label, is_label
 
 SECRET_LABEL = "sigs.k8s.io/multicluster-runtime-kubeconfig"
@@ -231,7 +231,7 @@ BUILT: dict[str, type[Settings]] = {
 }
 
 
-class DiscoveryConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class DiscoveryConfig(UserFacingConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Keys of discovery."""
 
     grpc_address: str = "127.0.0.1:7401"

@@ -68,7 +68,7 @@ class DiscoveryService(Service[DiscoveryConfig]):
         self.prober = Prober(self.config.probe, self.registry.probed, identified)
         self.state_file = StateFile(self.config.state_file, self._collect)
         state = await asyncio.to_thread(self.state_file.load)
-        self.host = await self._connect_host()
+        self.host = self.grpc.access.host = await self._connect_host()
         self.registrations = Registrations(self.host, state, self.state_file.save)
         self.objects = ClusterObjects(self.host, self.registry) if self.host else None
         for keeper in (self.prober, Keep(self.state_file), self.objects):

@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from services.common.config import ServiceConfig, check_listen
+from services.common.config import UserFacingConfig, check_listen
 from services.common.etcd_endpoint import EtcdLogin, EtcdTls
 
 
@@ -30,7 +30,7 @@ class LocalUser(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename
     """Its groups; with system:masters the host is not asked."""
 
 
-class ReconcilerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class ReconcilerConfig(UserFacingConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Keys of the reconciler beside those of every service."""
 
     grpc_address: str = "127.0.0.1:7404"

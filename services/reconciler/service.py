@@ -14,6 +14,7 @@ import grpc
 from _fastpath.fair_queue import FairQueue
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.reconciler.v1 import peer_pb2_grpc, reconciler_pb2_grpc
+from services.common.access import Access, User
 from services.common.errors import StatusError, from_rpc
 from services.common.fleet import FleetWatcher
 from services.common.grpc import channel
@@ -64,7 +65,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
             state_file=config.state_file,
         )  # fmt: skip
         self.replica = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self.work = WorkService(config, self.replica, self._task_failed)
+        self.work = WorkService(config, self.replica, self._task_failed, self.grpc)
         self._client: KubeClient | None = None
         self._discovery: grpc.aio.Channel | None = None
         self._members: Members | None = None
@@ -76,6 +77,11 @@ class ReconcilerService(Service[ReconcilerConfig]):
             lambda: [(RESERVED, row) for row in self.queue.stats()] + self.work.stats(),
             lambda: spreads(RESERVED, self.queue) + self.work.spreads(),
         )
+
+    def access(self) -> Access:
+        """See Service."""
+        local = self.config.local
+        return Access(local=User(local.user, tuple(local.groups)))
 
     async def start(self) -> None:
         """Serve gRPC at once; everything else when the host is there."""
@@ -94,6 +100,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self._client = await KubeClient.connect(
             Path(self.config.host.kubeconfig), name=HOST, user_agent=USER_AGENT
         )
+        self.grpc.access.host = self._client
         self.metrics.register()
         self.tasks.spawn(self._begin(self._client), "begin")
 

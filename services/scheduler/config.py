@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from services.common.config import ServiceConfig
+from services.common.config import UserFacingConfig
 
 
 class MemberAccess(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -23,7 +23,7 @@ class EtcdAccess(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, renam
     prefix: str = "/reclock/v1/"
 
 
-class SchedulerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class SchedulerConfig(UserFacingConfig, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """One program, two roles: `manager` places, `worker` admits beside one member."""
 
     grpc_address: str = "127.0.0.1:7402"
@@ -60,6 +60,8 @@ class SchedulerConfig(ServiceConfig, kw_only=True, forbid_unknown_fields=True, r
         super().__post_init__()
         if self.role == "worker" and not self.cluster:
             raise ValueError("cluster: a worker needs the name of its member")
+        if self.role == "worker" and self.user_address:
+            raise ValueError("userAddress: a worker has nothing for users; the manager has")
         for name in ("admit_timeout", "reservation_ttl", "worker_lost_timeout", "pods_ready_timeout"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be more than 0 seconds")

@@ -80,6 +80,7 @@ class Manager(Service[SchedulerConfig]):
         config = self.config
         path = Path(config.host.kubeconfig) if config.host.kubeconfig else Path()
         self._host = await KubeClient.connect(path, name="", user_agent="reclock-scheduler")
+        self.grpc.access.host = self._host
         self._store = HostStore(self._host, self._workload_changed, self._remaining)
         self._policy_informer = Informer(self._host, policies.POLICIES, handler=self._policy_changed)
         self._heartbeats = Heartbeats(

@@ -15,9 +15,11 @@ from _fastpath.fair_queue import FairQueue
 from reclock.reconciler.v1 import peer_pb2_grpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
+from services.common.access import Access, User
 from services.common.config import TLS, convert
 from services.common.fleet import FleetListener, Member
 from services.common.grpc import GrpcServer, channel
+from services.common.reviews import Reviews
 from services.reconciler.config import ReconcilerConfig
 from services.reconciler.work.peer_servicer import PeerServicer
 from services.reconciler.work.queues import QueueServicer
@@ -106,7 +108,8 @@ class Rig:
 
 @asynccontextmanager
 async def rig(
-    *names: str, lease: int = 1, clusters: FakeFleet | None = None, replica: str = "r1", tls: TLS | None = None, **config: Any
+    *names: str, lease: int = 1, clusters: FakeFleet | None = None, replica: str = "r1", tls: TLS | None = None,
+    reviews: Reviews | None = None, **config: Any,
 ) -> AsyncIterator[Rig]:
     """A rig with these members; earlier leases are not waited for. With `clusters` it is over those, one of several."""
     shared = clusters is not None
@@ -117,9 +120,12 @@ async def rig(
         await clusters.start()
     failures: list[str] = []
     settings = convert(ReconcilerConfig, {"leaseSeconds": lease, **config})
-    work = WorkService(settings, replica, lambda name, error: failures.append(f"{name}: {error!r}"))
+    server = GrpcServer(
+        "127.0.0.1:0", tls, users=settings.user_port(), reviews=reviews or Reviews(),
+        access=Access(local=User(settings.local.user, tuple(settings.local.groups))),
+    )  # fmt: skip
+    work = WorkService(settings, replica, lambda name, error: failures.append(f"{name}: {error!r}"), server)
     work._started -= 3600
-    server = GrpcServer("127.0.0.1:0", tls)
     package = "reclock.reconciler.v1."
     server.add(rpc.add_ReconcilerServiceServicer_to_server, WorkServicer(work.parts), f"{package}ReconcilerService")
     queues = QueueServicer(work.parts, FairQueue(), replica)

@@ -1,31 +1,84 @@
-"""Who may call what: the tables against the contracts, and what they refuse."""
+"""Who may call what: the table against the contracts and the documentation, and what it refuses."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+from pathlib import Path
+from typing import Any
+
 import pytest
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
 
-from reclock.aggregator.v1 import aggregator_pb2
-from reclock.discovery.v1 import discovery_pb2
-from reclock.reconciler.v1 import peer_pb2, reconciler_pb2
-from reclock.scheduler.v1 import scheduler_pb2
-from services.common.callers import INTERNAL, NEEDS, refusal
+import reclock
+from services.common import callers
+from services.common.callers import (
+    AGGREGATOR,
+    DISCOVERY,
+    RECONCILER,
+    RULES,
+    SCHEDULER,
+    SINKER,
+    On,
+    Told,
+    for_users,
+    refusal,
+)
+
+OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+SERVICES = {AGGREGATOR, DISCOVERY, RECONCILER, SCHEDULER, SINKER}
 
 
-def rpcs() -> set[tuple[str, str]]:
-    found = set()
-    for module in (aggregator_pb2, discovery_pb2, peer_pb2, reconciler_pb2, scheduler_pb2):
-        for service in module.DESCRIPTOR.services_by_name.values():
-            found |= {(service.full_name, method.name) for method in service.methods}
+def rpcs() -> dict[str, MethodDescriptor]:
+    """Every RPC of every service that there is a stub of."""
+    found: dict[str, MethodDescriptor] = {}
+    for module in pkgutil.walk_packages(reclock.__path__, "reclock."):
+        if module.name.endswith("_pb2"):
+            for service in importlib.import_module(module.name).DESCRIPTOR.services_by_name.values():
+                found |= {f"/{service.full_name}/{method.name}": method for method in service.methods}
     return found
 
 
-def test_the_tables_name_rpcs_that_exist_and_all_of_the_admission_service() -> None:
+def test_every_rpc_is_named_and_nothing_else() -> None:
     known = rpcs()
-    assert {(s, rpc) for needs in NEEDS.values() for s, names in needs.items() for rpc in names} <= known
-    internal = {tuple(method.removeprefix("/").split("/")) for method in INTERNAL}
-    assert internal <= known
-    admission = "reclock.scheduler.v1.AdmissionService"
-    assert {rpc for s, rpc in known if s == admission} == {rpc for s, rpc in internal if s == admission}
+    assert len({method.containing_service.full_name for method in known.values()}) == 9
+    assert set(RULES) == set(known), "callers.RULES says of every RPC who may call it"
+    assert all(rule.services <= SERVICES and (rule.services or rule.users) for rule in RULES.values())
+
+
+def test_fields_that_rules_name_are_in_the_requests() -> None:
+    for method, rule in RULES.items():
+        if isinstance(rule.users, Told):
+            importlib.import_module(rule.users.by)
+        elif isinstance(rule.users, On):
+            assert not rpcs()[method].client_streaming, "there is no request to judge by"
+            for path in filter(None, (rule.users.namespace, rule.users.name)):
+                message: Any = rpcs()[method].input_type
+                *parts, last = path.split(".")
+                for part in parts:
+                    message = message.fields_by_name[part].message_type
+                assert message.fields_by_name[last].type == FieldDescriptor.TYPE_STRING, (method, path)
+
+
+def test_what_users_need_is_documented() -> None:
+    """A row for each RPC that is for users: `| Service | RPC … | verbs and resource |`."""
+    rows = [line for line in OPERATIONS.read_text().splitlines() if line.startswith("| `")]
+    for method, rule in RULES.items():
+        service, rpc = method.split(".")[-1].split("/")
+        row = [line for line in rows if f"`{service}`" in line and f"`{rpc}`" in line]
+        assert len(row) == (1 if rule.users else 0), method
+        if isinstance(rule.users, On):
+            on = rule.users
+            what = on.path or f"{on.resource}/{on.subresource}".rstrip("/")
+            assert f"{', '.join(on.verbs)} `{what}`" in row[0], method
+
+
+def test_state_is_changed_by_verbs_that_change() -> None:
+    """Nobody may change anything with rights to read."""
+    changing = {method for method, rule in RULES.items() if isinstance(rule.users, On) and not rule.users.reads}
+    assert {method.rpartition("/")[2] for method in changing} == {
+        "RegisterCluster", "DeregisterCluster", "ForgetCluster", "Submit", "Cancel", "RebuildMarkers", "UpdateQueue",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("names", "method", "refused"), [
@@ -33,15 +86,23 @@ def test_the_tables_name_rpcs_that_exist_and_all_of_the_admission_service() -> N
     ({"reclock-aggregator"}, "/reclock.discovery.v1.DiscoveryService/RegisterCluster", True),
     ({"reclock-reconciler", "x"}, "/reclock.discovery.v1.DiscoveryService/ReleaseCluster", False),
     ({"someone"}, "/reclock.discovery.v1.DiscoveryService/ReleaseCluster", True),
-    ({"someone"}, "/reclock.discovery.v1.DiscoveryService/ForgetCluster", True),
+    ({"someone"}, "/reclock.discovery.v1.DiscoveryService/RegisterCluster", True),
+    ({"someone"}, "/reclock.discovery.v1.DiscoveryService/ListClusters", True),
     ({"reclock-aggregator"}, "/reclock.discovery.v1.DiscoveryService/ForgetCluster", False),
-    ({"someone"}, "/reclock.aggregator.v1.ClockService/RebuildMarkers", True),
-    ({"someone"}, "/reclock.aggregator.v1.ClockService/Stats", False),
+    ({"someone"}, "/reclock.aggregator.v1.ClockService/Stats", True),
     (set(), "/reclock.scheduler.v1.AdmissionService/Heartbeat", True),
     ({"reclock-scheduler"}, "/reclock.scheduler.v1.AdmissionService/Heartbeat", False),
-    ({"someone"}, "/reclock.scheduler.v1.PlacementService/Explain", False),
-    ({"reclock-discovery"}, "/reclock.scheduler.v1.PlacementService/Submit", True),
-    ({"reclock-discovery"}, "/grpc.health.v1.Health/Check", False),
+    ({"reclock-sinker"}, "/reclock.reconciler.v1.ReconcilerService/Work", False),
+    ({"someone"}, "/reclock.reconciler.v1.ReconcilerService/Work", True),
+    ({"reclock-sinker"}, "/reclock.reconciler.v1.QueueService/UpdateQueue", True),
+    ({"reclock-aggregator"}, "/reclock.of.tomorrow.v1.Service/Rpc", True),
+    ({"someone"}, "/grpc.health.v1.Health/Check", False),
 ])  # fmt: skip
-def test_what_is_refused(names: set[str], method: str, refused: bool) -> None:
+def test_what_certificates_may_call(names: set[str], method: str, refused: bool) -> None:
     assert bool(refusal(names, method)) is refused
+
+
+def test_services_without_anything_for_users_are_not_on_their_port() -> None:
+    shown = {method.split("/")[1].split(".")[-1] for method in RULES if for_users(method.split("/")[1])}
+    assert shown == {"DiscoveryService", "PlacementService", "ClockService", "ReconcilerService", "QueueService"}
+    assert callers.HEALTH not in RULES

@@ -18,8 +18,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from reclock.discovery.v1 import discovery_pb2 as pb
 from reclock.discovery.v1 import discovery_pb2_grpc
 from services.common import telemetry
+from services.common.access import has_certificate
 from services.common.config import TLS, ConfigError, ServiceConfig
-from services.common.grpc import GrpcServer, abort, channel, peer_may_have_secrets
+from services.common.grpc import GrpcServer, abort, channel
 from services.common.service import Service
 
 NAME = "reclock.discovery.v1.DiscoveryService"
@@ -32,7 +33,7 @@ class Servicer(discovery_pb2_grpc.DiscoveryServiceServicer):
 
     async def ListClusters(self, request: Any, context: Any) -> Any:
         self.traces.append(telemetry.current_trace_id())
-        self.secrets.append(peer_may_have_secrets(context))
+        self.secrets.append(has_certificate(context))
         return pb.ListClustersResponse()
 
     async def WatchClusters(self, request: Any, context: Any) -> Any:
@@ -97,7 +98,7 @@ async def test_mutual_tls(tmp_path: Path) -> None:
     ca_key, ca = make_ca()
     other_key, other = make_ca()
     server_side = write_tls(tmp_path, "server", ca_key, ca)
-    client_side = write_tls(tmp_path, "client", ca_key, ca)
+    client_side = write_tls(tmp_path, "reclock-aggregator", ca_key, ca)
     stranger = write_tls(tmp_path, "stranger", other_key, ca)
     servicer = Servicer()
     server = await serve(servicer, "127.0.0.1:0", server_side)

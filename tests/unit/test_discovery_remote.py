@@ -218,7 +218,7 @@ async def test_too_many_clusters_end_the_stream(monkeypatch: pytest.MonkeyPatch)
 async def test_over_mutual_tls(tmp_path: Path) -> None:
     key, ca = make_ca()
     (tmp_path / "ca").write_bytes(pem(ca))
-    for name in ("server", "client"):
+    for name in ("server", "reclock-discovery"):
         cert, private = make_pair(key, "ca", name)
         (tmp_path / f"{name}.crt").write_bytes(cert)
         (tmp_path / f"{name}.key").write_bytes(private)
@@ -226,10 +226,10 @@ async def test_over_mutual_tls(tmp_path: Path) -> None:
     def tls(name: str) -> TLS:
         return TLS(cert=str(tmp_path / f"{name}.crt"), key=str(tmp_path / f"{name}.key"), ca=str(tmp_path / "ca"))
 
-    missing = tmp_path / "client.key"
+    missing = tmp_path / "reclock-discovery.key"
     data = missing.read_bytes()
     missing.unlink()
-    async with following(Rig(Remote(found("east"), SYNCED), tls("server")), tls("client")) as world:
-        await eventually(lambda: "client.key: No such file" in world.problems)
+    async with following(Rig(Remote(found("east"), SYNCED), tls("server")), tls("reclock-discovery")) as world:
+        await eventually(lambda: "reclock-discovery.key: No such file" in world.problems)
         missing.write_bytes(data)
         await eventually(lambda: world.names == {"east"})

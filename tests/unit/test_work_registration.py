@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
-from services.reconciler.work.identity import by_certificate
+from services.common.access import by_certificate
 from services.reconciler.work.register import decode
 from services.reconciler.work.spec import BadRegister
 from tests.integration.work_rig import for_configmaps, rig, violations
@@ -173,23 +173,28 @@ def test_certificates_name_users_and_groups() -> None:
         by_certificate(certificate("", "dev"))
 
 
-async def test_over_tls_the_client_certificate_says_who_a_worker_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["reclock-sinker", "ada"])
+async def test_over_mutual_tls_services_alone_are_workers(tmp_path: Path, name: str) -> None:
     from services.common.config import TLS
     from tests.unit.kube_fake import make_ca, make_pair, pem
 
     key, ca = make_ca()
     (tmp_path / "ca").write_bytes(pem(ca))
-    cert, private = make_pair(key, "ca", "ada")
+    cert, private = make_pair(key, "ca", name)
     (tmp_path / "crt").write_bytes(cert)
     (tmp_path / "key").write_bytes(private)
     tls = TLS(cert=str(tmp_path / "crt"), key=str(tmp_path / "key"), ca=str(tmp_path / "ca"))
     async with rig("east", tls=tls) as it:
         host = it.clusters.clusters[""]
-        host.allow = lambda spec: spec["user"] == "ada"
+        host.allow = lambda spec: spec["user"] == name
+        host.tokens["t"] = {"username": "bob"}
+        if name == "ada":
+            error = await it.worker(for_configmaps(), token="t").refused()
+            assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "at userAddress" in (error.details() or "")
+            return
         worker = it.worker(for_configmaps())
         await worker.next("registered")
-        assert {review["user"] for review in host.reviews} == {"ada"}
-        host.tokens["t"] = {"username": "bob"}
+        assert {review["user"] for review in host.reviews} == {name}
         error = await it.worker(for_configmaps("d"), token="t").refused()
         assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "'bob'" in (error.details() or "")
         await worker.close()

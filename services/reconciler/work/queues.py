@@ -15,7 +15,6 @@ from services.common.grpc import abort, abort_bad_request, abort_status
 from services.reconciler.spreads import Spread, percentile, spreads
 from services.reconciler.work.controller import PROBLEMS_MAX, Controller
 from services.reconciler.work.handout import duration
-from services.reconciler.work.identity import CONTROLLERS, GROUP
 from services.reconciler.work.mapping import HOST
 from services.reconciler.work.servicer import Parts
 from services.reconciler.work.spec import RESERVED, check_cap, check_weight, seconds
@@ -33,14 +32,14 @@ class QueueServicer(rpc.QueueServiceServicer):
 
     async def ListQueues(self, request: pb.ListQueuesRequest, context: grpc.aio.ServicerContext) -> pb.ListQueuesResponse:
         """See the contract."""
-        await self._authorise(context, "list", "", request.this_replica)
+        await self._ready(context)
         return await self._all(request)
 
     async def WatchQueues(
         self, request: pb.WatchQueuesRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.WatchQueuesResponse]:
         """See the contract."""
-        await self._authorise(context, "list", "", False)
+        await self._ready(context)
         interval = seconds(request.interval) if request.HasField("interval") else 1.0
         if not INTERVAL[0] <= interval <= INTERVAL[1]:
             text = f"{interval:g} s: allowed is {INTERVAL[0]:g} to {INTERVAL[1]:g} s"
@@ -63,7 +62,7 @@ class QueueServicer(rpc.QueueServiceServicer):
             wrong.append(("cap", text))
         if wrong:
             await abort_bad_request(context, grpc.StatusCode.INVALID_ARGUMENT, wrong)
-        await self._authorise(context, "update", request.controller, request.this_replica)
+        await self._ready(context)
         changed = self._update(request)
         if not request.this_replica and self._parts.peers is not None:
             try:
@@ -78,16 +77,9 @@ class QueueServicer(rpc.QueueServiceServicer):
             await abort(context, grpc.StatusCode.NOT_FOUND, text, {"reason": "NotFound"})
         return pb.UpdateQueueResponse()
 
-    async def _authorise(self, context: grpc.aio.ServicerContext, verb: str, controller: str, from_peer: bool) -> None:
-        access, peers = self._parts.access, self._parts.peers
-        if access is None or peers is None:
+    async def _ready(self, context: grpc.aio.ServicerContext) -> None:
+        if self._parts.peers is None:
             await abort(context, grpc.StatusCode.UNAVAILABLE, self._parts.missing(), {"reason": "NotReady"})
-        if from_peer and peers.is_peer(context):
-            return
-        try:
-            await access.require(await access.user(context), verb, GROUP, CONTROLLERS, name=controller)
-        except StatusError as error:
-            await abort_status(context, error)
 
     async def _all(self, request: pb.ListQueuesRequest) -> pb.ListQueuesResponse:
         answer = self._here(request.controller)

@@ -10,13 +10,13 @@ from _fastpath.fair_queue import ClusterStats
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from services.common.etcd import Etcd, EtcdUnavailable
 from services.common.fleet import FleetWatcher
+from services.common.grpc import GrpcServer
 from services.common.kube.client import KubeClient
 from services.common.tasks import FailureCallback, Tasks
 from services.reconciler.config import ReconcilerConfig
 from services.reconciler.spreads import Spread, spreads
 from services.reconciler.work.fellows import Fellows
 from services.reconciler.work.hub import Hub
-from services.reconciler.work.identity import Access, User
 from services.reconciler.work.ownership import Alone
 from services.reconciler.work.peers import NoPeers
 from services.reconciler.work.replicas import Record, Replicas, new_secret
@@ -26,7 +26,7 @@ from services.reconciler.work.servicer import Parts
 class WorkService:
     """Makes the parts when host and fleet are there, and ends them in order."""
 
-    def __init__(self, config: ReconcilerConfig, replica: str, failed: FailureCallback) -> None:
+    def __init__(self, config: ReconcilerConfig, replica: str, failed: FailureCallback, grpc: GrpcServer) -> None:
         self._config = config
         self._replica = replica
         self._failed = failed
@@ -35,14 +35,14 @@ class WorkService:
         self._etcd: Etcd | None = None
         self._replicas: Replicas | None = None
         self._fellows: Fellows | None = None
-        self.parts = Parts(float(config.lease_seconds))
+        self.parts = Parts(float(config.lease_seconds), grpc.access, grpc.reviews)
+        grpc.guard.fellow = lambda context: self.parts.peers is not None and self.parts.peers.is_peer(context)
 
     def begin(self, host: KubeClient, fleet: FleetWatcher, bound: Callable[[], str] = str) -> Hub:
         """The host is there; must come before the fleet runs. `bound`: the address at which gRPC is served."""
-        local = self._config.local
         hub = Hub(fleet, host, self.parts.lease, self._replica, self._failed)
         fleet.subscribe(hub)
-        self.parts.access = Access(host, User(local.user, tuple(local.groups)))
+        self.parts.access.host = host
         if self._config.etcd.endpoints:
             self.parts.peers = self._join(hub, bound)
         else:

@@ -11,13 +11,14 @@ import grpc
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
-from services.common.errors import StatusError
+from services.common.access import GROUP, Access, Attributes, User
+from services.common.errors import StatusError, unauthorized
 from services.common.grpc import abort, abort_bad_request, abort_status
 from services.common.kube.client import KubeClient
+from services.common.reviews import Reviews
 from services.reconciler.work.desk import LocalDesk
 from services.reconciler.work.handout import duration
 from services.reconciler.work.hub import Hub
-from services.reconciler.work.identity import CONTROLLERS, GROUP, Access, User
 from services.reconciler.work.mapping import HOST
 from services.reconciler.work.peers import Peers
 from services.reconciler.work.probe import Found, Probe
@@ -36,11 +37,12 @@ BROKEN_SHOWS_WITHIN = 0.1
 
 @dataclass(slots=True)
 class Parts:
-    """What the servicers share; `hub` and `access` are there once the host is."""
+    """What the servicers share; `hub` and `peers` are there once the host is."""
 
     lease: float
+    access: Access = field(default_factory=Access)
+    reviews: Reviews = field(default_factory=Reviews)
     hub: Hub | None = None
-    access: Access | None = None
     peers: Peers | None = None
     sessions: set[Session] = field(default_factory=set)
     stopping: bool = False
@@ -49,7 +51,7 @@ class Parts:
         """Why workers cannot be served yet; "" when they can."""
         if self.stopping:
             return "this replica stops: connect to another one"
-        if self.hub is None or self.access is None or self.peers is None:
+        if self.hub is None or self.peers is None:
             return "the host has not been read yet"
         return "" if self.hub.fleet.synced.is_set() else "the fleet is not known yet"
 
@@ -71,9 +73,10 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         orderly = False
         reader = asyncio.create_task(self._read(session, requests), name=f"work/read {session.worker.name}")
         try:
-            yield registered
-            while (message := await session.next()) is not None:
-                yield message
+            async with self._parts.reviews.hold(context, lambda: self._still_authorised(session, context)):
+                yield registered
+                while (message := await session.next()) is not None:
+                    yield message
             orderly = not context.cancelled() and not session.replaced and not session.failed
         finally:
             reader.cancel()
@@ -108,7 +111,10 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         register = await self._first(requests, context)
         try:
             spec, worker = decode(register)
-            user = await self._authorised(spec, context)
+            user = await self._parts.access.user(context)
+            if user is None:
+                raise unauthorized("plaintext without a token, and no local user is configured")
+            await self._authorise(user, spec)
             hub = self._hub
             hub.check(spec, worker.name, user.name)
             found = await self._probe.check(spec.sources, reachable(hub, spec))
@@ -132,16 +138,22 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
             await abort_bad_request(context, grpc.StatusCode.INVALID_ARGUMENT, [("register", f"{first.ByteSize()} bytes: allowed are {MESSAGE_MAX}")])
         return first.register
 
-    async def _authorised(self, spec: ControllerSpec, context: grpc.aio.ServicerContext) -> User:
-        """Who the worker is; 403 unless it may work on the controller and see all its sources."""
-        access = self._access
-        user = await access.user(context)
-        await access.require(user, "work", GROUP, CONTROLLERS, name=spec.name)
+    async def _authorise(self, user: User, spec: ControllerSpec) -> None:
+        """403 unless the worker may work on the controller and see all its sources."""
+        access = self._parts.access
+        await access.require(user, Attributes("work", GROUP, "controllers", name=spec.name))
         for source in spec.sources:
             for namespace in source.namespaces or ("",):
                 for verb in ("list", "watch"):
-                    await access.require(user, verb, source.resource.group, source.resource.resource, namespace=namespace)
-        return user
+                    what = Attributes(verb, source.resource.group, source.resource.resource, namespace=namespace)
+                    await access.require(user, what)
+
+    async def _still_authorised(self, session: Session, context: grpc.aio.ServicerContext) -> None:
+        """As when it registered: the token, and every right."""
+        user = await self._parts.access.user(context)
+        if user is None or user.name != session.user.name:
+            raise unauthorized("the token is another user's now")
+        await self._authorise(user, session.spec)
 
     def _seat(
         self, spec: ControllerSpec, worker: WorkerSpec, user: User, register: pb.Register, found: Found
@@ -162,11 +174,6 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         return self._parts.hub
 
     @property
-    def _access(self) -> Access:
-        assert self._parts.access is not None
-        return self._parts.access
-
-    @property
     def _peers(self) -> Peers:
         assert self._parts.peers is not None
         return self._parts.peers
@@ -176,9 +183,6 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         if missing := self._parts.missing():
             await abort(context, grpc.StatusCode.UNAVAILABLE, missing, {"reason": "NotReady"})
         try:
-            if not (request.this_replica and self._peers.is_peer(context)):
-                user = await self._access.user(context)
-                await self._access.require(user, "work", GROUP, CONTROLLERS, name=request.controller)
             return await query(self._hub, self._peers, request)
         except BadRegister as error:
             await abort_bad_request(context, grpc.StatusCode.INVALID_ARGUMENT, error.violations)

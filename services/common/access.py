@@ -1,0 +1,195 @@
+"""Who a caller of gRPC is, and what it may: a user's own identity, judged by the host.
+
+A bearer token (TokenReview on the host), else the client certificate (common name: user, organisations: groups), else,
+on plaintext from this machine, the configured local user. Access by SubjectAccessReview on the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from services.common.cache import LoadingCache
+from services.common.config import is_loopback
+from services.common.errors import StatusError, forbidden, unauthorized, unavailable
+from services.common.kube.client import KubeClient
+from services.common.kube.resource import Resource
+
+MASTERS = "system:masters"
+AUTHENTICATED = "system:authenticated"
+GROUP = "reclock.dev"
+VALID_SECONDS = 10.0
+INVALID_SECONDS = 2.0
+REVIEW_TIMEOUT = 10.0
+_TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+_ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user as Kubernetes knows users."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+class Attributes(NamedTuple):
+    """What is to be done, as an access review names it: a resource, or a `path` alone."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"{self.verb} path {self.path}"
+        resource = f"{self.resource}.{self.group}" if self.group else self.resource
+        what = f"{resource}/{self.subresource}" if self.subresource else resource
+        named = f" {self.name!r}" if self.name else ""
+        return f"{self.verb} {what}{named}" + (f" in namespace {self.namespace!r}" if self.namespace else "")
+
+
+class Access:
+    """Authentication and authorisation of a service's gRPC.
+
+    `host` is asked once it is set; until then, and while it does not answer, everything that needs it is 503.
+    `local` is who calls in plaintext from this machine without a token; None: whoever does is not judged.
+    """
+
+    def __init__(self, host: KubeClient | None = None, local: User | None = None) -> None:
+        self.host = host
+        self.local = local
+        self._tokens: LoadingCache[bytes, tuple[User | None]] = LoadingCache()
+        self._decisions: LoadingCache[tuple[User, Attributes], bool] = LoadingCache()
+
+    async def user(self, context: Any) -> User | None:
+        """Who calls; StatusError 401 when nobody can tell, 503 when the host cannot be asked."""
+        token = token_of(context.invocation_metadata() or ())
+        if token:
+            return await self.by_token(token)
+        if pem := (context.auth_context().get("x509_pem_cert") or [b""])[0]:
+            return by_certificate(pem)
+        if is_local(context):
+            return self.local
+        raise unauthorized("neither a client certificate nor a bearer token")
+
+    async def by_token(self, token: str) -> User:
+        """Whose token it is; raises as `user`."""
+        key = hashlib.sha256(token.encode()).digest()
+        (user,) = await self._tokens.get(key, lambda: self._review(token))
+        if user is None:
+            raise unauthorized("the host does not accept the token")
+        return user
+
+    async def _ask(self, resource: Resource, body: dict[str, Any]) -> Mapping[str, Any]:
+        """A review's status. Whatever goes wrong is 503: a 401 or 403 here is about us, not about the caller."""
+        if self.host is None:
+            raise unavailable("the host, which judges callers, has not been reached yet", retry_after=1)
+        try:
+            async with asyncio.timeout(REVIEW_TIMEOUT):
+                answer = await self.host.create(resource, None, {
+                    "apiVersion": resource.group_version, "kind": resource.kind, **body,
+                })  # fmt: skip
+        except (StatusError, TimeoutError) as error:
+            why = error.message if isinstance(error, StatusError) else f"nothing within {REVIEW_TIMEOUT:g} s"
+            raise unavailable(f"the host does not answer a {resource.kind}: {why}", retry_after=1) from error
+        return answer.get("status") or {}
+
+    async def _review(self, token: str) -> tuple[tuple[User | None], float]:
+        status = await self._ask(_TOKEN_REVIEW, {"spec": {"token": token}})
+        user: Mapping[str, Any] = status.get("user") or {}
+        if not status.get("authenticated") or not user.get("username"):
+            return (None,), INVALID_SECONDS
+        extra = tuple((key, tuple(values)) for key, values in sorted((user.get("extra") or {}).items()))
+        return (User(user["username"], tuple(user.get("groups") or ()), user.get("uid", ""), extra),), VALID_SECONDS
+
+    async def require(self, user: User, what: Attributes) -> None:
+        """StatusError 403 unless the host lets `user` do it, 503 when the host cannot be asked."""
+        if MASTERS in user.groups:
+            return
+        if not await self._decisions.get((user, what), lambda: self._decide(user, what)):
+            raise forbidden(f"user {user.name!r} cannot {what} on the host")
+
+    async def _decide(self, user: User, what: Attributes) -> tuple[bool, float]:
+        spec: dict[str, Any] = {"user": user.name, "groups": list(user.groups)}
+        if what.path:
+            spec["nonResourceAttributes"] = {"verb": what.verb, "path": what.path}
+        else:
+            spec["resourceAttributes"] = {key: value for key, value in what._asdict().items() if value}
+        if user.uid:
+            spec["uid"] = user.uid
+        if user.extra:
+            spec["extra"] = {key: list(values) for key, values in user.extra}
+        status = await self._ask(_ACCESS_REVIEW, {"spec": spec})
+        allowed = bool(status.get("allowed")) and not status.get("denied")
+        return allowed, VALID_SECONDS if allowed else INVALID_SECONDS
+
+
+def is_local(context: Any) -> bool:
+    """Whether the caller is on this machine, without TLS."""
+    if context.auth_context().get("transport_security_type") == [b"ssl"]:
+        return False
+    kind, _, address = str(context.peer()).partition(":")
+    if kind in ("unix", "unix-abstract"):
+        return True
+    return kind in ("ipv4", "ipv6") and is_loopback(address.replace("%5B", "[").replace("%5D", "]"))
+
+
+def has_certificate(context: Any) -> bool:
+    """Whether the caller has shown a certificate of our authority."""
+    return bool(context.auth_context().get("x509_pem_cert"))
+
+
+def names_of(context: Any) -> frozenset[str]:
+    """The names in a caller's certificate (URI and DNS alternative names, common name); none without one."""
+    auth = context.auth_context()
+    values = [*auth.get("x509_subject_alternative_name", ()), *auth.get("x509_common_name", ())]
+    return frozenset(value.decode("utf-8", "replace") for value in values)
+
+
+def may_have_access(context: Any, allowed: Collection[str]) -> bool:
+    """Whether credentials of members may go to a caller: by a name of its certificate, or on this machine."""
+    if has_certificate(context):
+        return not names_of(context).isdisjoint(allowed)
+    return is_local(context)
+
+
+def token_of(metadata: Iterable[tuple[str, Any]]) -> str:
+    """The bearer token in a call's metadata, "" without any; 401 for what is none."""
+    given = [str(value) for key, value in metadata if key == "authorization"]
+    if not given:
+        return ""
+    scheme, _, token = given[0].partition(" ")
+    token = token.strip()
+    if len(given) > 1 or scheme.lower() != "bearer" or not token or not token.isascii():
+        raise unauthorized("metadata `authorization` is no bearer token")
+    return token
+
+
+def by_certificate(pem: bytes) -> User:
+    """The user that a verified certificate stands for; 401 without a common name, or when it has ended."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    name = _texts(certificate.subject, NameOID.COMMON_NAME)
+    if not name:
+        raise unauthorized("the client certificate has no common name")
+    # TLS looks once, a stream may last longer.
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        raise unauthorized("the client certificate has expired")
+    return User(name[0], (*_texts(certificate.subject, NameOID.ORGANIZATION_NAME), AUTHENTICATED))
+
+
+def _texts(subject: x509.Name, oid: x509.ObjectIdentifier) -> Sequence[str]:
+    return tuple(str(attribute.value) for attribute in subject.get_attributes_for_oid(oid))
