@@ -5,9 +5,8 @@ which the clock cuts when the state before falls out of the window. No cycle can
 older), so they are left out of garbage collection: a million of them cost a collector's run nothing.
 """
 cimport cython
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject_Hash
 from cpython.ref cimport Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
@@ -16,6 +15,7 @@ from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *o)
+    const char *PyUnicode_AsUTF8AndSize(object value, Py_ssize_t *size) except NULL
 
 import sys
 
@@ -137,27 +137,66 @@ cdef str format_uuid(uint64_t high, uint64_t low):
     return PyUnicode_DecodeUTF8(out, 36, NULL)
 
 
+@cython.final
 cdef class Writer:
-    cdef bytearray out
+    """A buffer that grows; kept and used again for one value after the other."""
+    cdef uint8_t *data
+    cdef Py_ssize_t size
+    cdef Py_ssize_t room
 
-    cdef inline void byte(self, uint8_t value):
-        self.out.append(value)
+    def __dealloc__(self):
+        PyMem_Free(self.data)
 
-    cdef void varint(self, uint64_t value):
+    cdef int need(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room
+        cdef void *grown
+        if self.size + more > self.room:
+            room = max(2 * self.room, self.size + more, <Py_ssize_t>256)
+            grown = PyMem_Realloc(self.data, room)
+            if grown == NULL:
+                raise MemoryError
+            self.data = <uint8_t *>grown
+            self.room = room
+        return 0
+
+    cdef int byte(self, uint8_t value) except -1:
+        self.need(1)
+        self.data[self.size] = value
+        self.size += 1
+        return 0
+
+    cdef int varint(self, uint64_t value) except -1:
+        self.need(10)
         while value >= 0x80:
-            self.out.append(<uint8_t>(value & 0x7F | 0x80))
+            self.data[self.size] = <uint8_t>(value & 0x7F | 0x80)
+            self.size += 1
             value >>= 7
-        self.out.append(<uint8_t>value)
+        self.data[self.size] = <uint8_t>value
+        self.size += 1
+        return 0
 
-    cdef void fixed(self, uint64_t value):
+    cdef int fixed(self, uint64_t value) except -1:
         cdef int shift
+        self.need(8)
         for shift in range(56, -8, -8):
-            self.out.append(<uint8_t>(value >> shift & 0xFF))
+            self.data[self.size] = <uint8_t>(value >> shift & 0xFF)
+            self.size += 1
+        return 0
 
-    cdef void text(self, str value):
-        cdef bytes raw = value.encode("utf-8")
-        self.varint(PyBytes_GET_SIZE(raw))
-        self.out.extend(raw)
+    cdef int bytes_(self, const void *p, Py_ssize_t length) except -1:
+        self.need(length)
+        memcpy(self.data + self.size, p, length)
+        self.size += length
+        return 0
+
+    cdef int text(self, str value) except -1:
+        cdef Py_ssize_t length
+        cdef const char *p = PyUnicode_AsUTF8AndSize(value, &length)
+        self.varint(length)
+        return self.bytes_(p, length)
+
+    cdef bytes done(self):
+        return PyBytes_FromStringAndSize(<char *>self.data, self.size)
 
 
 cdef class Reader:
@@ -328,38 +367,8 @@ cdef class Marker:
     def encode(self, int index) -> bytes:
         """The value in etcd; `index` is the put's place in its transaction."""
         cdef Writer w = Writer.__new__(Writer)
-        cdef uint64_t high = 0, low = 0, count = 0
-        cdef str incarnation = self.traits.incarnation
-        cdef bint text_incarnation = True
-        cdef Py_ssize_t slash = incarnation.find("/")
-        if slash == 36 and parse_uuid(incarnation[:36], &high, &low):
-            digits = incarnation[37:]
-            if digits.isdigit() and len(digits) < 10 and str(int(digits)) == digits:
-                count = int(digits)
-                text_incarnation = False
-        w.out = bytearray()
-        w.byte(LAYOUT)
-        w.byte(<uint8_t>(self.state & (DELETED | DELETING)) | <uint8_t>(self.state >> KIND_AT & 7) << 2
-               | (0x20 if self.uid_high == TEXT_UID else 0) | (0x40 if text_incarnation else 0))
-        w.byte(<uint8_t>index)
-        if self.uid_high == TEXT_UID:
-            w.text(_uid_texts[self.uid_low])
-        else:
-            w.fixed(self.uid_high)
-            w.fixed(self.uid_low)
-        if text_incarnation:
-            w.text(incarnation)
-        else:
-            w.fixed(high)
-            w.fixed(low)
-            w.varint(count)
-        w.varint(self.version)
-        w.varint(self.state >> SINCE_AT)
-        w.varint(len(self.traits.labels))
-        for key, value in self.traits.labels.items():
-            w.text(key)
-            w.text(value)
-        return bytes(w.out)
+        write_value(w, self, index)
+        return w.done()
 
     def __repr__(self) -> str:
         return (f"<Marker {self.cluster}:{self.namespace}/{self.name} version={self.version} fleet={self.fleet}"
@@ -374,6 +383,41 @@ cdef inline int put_since(Marker one, uint64_t since) except -1:
     if since >> 56:
         raise OverflowError(f"{since} is no fleet version")
     one.state = since << SINCE_AT | one.state & 0xFF
+    return 0
+
+
+cdef int write_value(Writer w, Marker one, int index) except -1:
+    """As `encode`. No method: those would cost every marker a pointer."""
+    cdef uint64_t high = 0, low = 0, count = 0
+    cdef str incarnation = one.traits.incarnation
+    cdef bint text_incarnation = True
+    cdef Py_ssize_t slash = incarnation.find("/")
+    if slash == 36 and parse_uuid(incarnation[:36], &high, &low):
+        digits = incarnation[37:]
+        if digits.isdigit() and len(digits) < 10 and str(int(digits)) == digits:
+            count = int(digits)
+            text_incarnation = False
+    w.byte(LAYOUT)
+    w.byte(<uint8_t>(one.state & (DELETED | DELETING)) | <uint8_t>(one.state >> KIND_AT & 7) << 2
+           | (0x20 if one.uid_high == TEXT_UID else 0) | (0x40 if text_incarnation else 0))
+    w.byte(<uint8_t>index)
+    if one.uid_high == TEXT_UID:
+        w.text(_uid_texts[one.uid_low])
+    else:
+        w.fixed(one.uid_high)
+        w.fixed(one.uid_low)
+    if text_incarnation:
+        w.text(incarnation)
+    else:
+        w.fixed(high)
+        w.fixed(low)
+        w.varint(count)
+    w.varint(one.version)
+    w.varint(one.state >> SINCE_AT)
+    w.varint(len(one.traits.labels))
+    for key, value in one.traits.labels.items():
+        w.text(key)
+        w.text(value)
     return 0
 
 
@@ -423,6 +467,9 @@ def decode_marker(str cluster not None, str namespace not None, str name not Non
     out.state = flags_of(flags >> 2 & 7, flags & 1, flags & 2)
     put_since(out, since)
     return index, out
+
+
+include "marker_puts.pxi"
 
 
 cdef inline str name_of(PyObject *slot):

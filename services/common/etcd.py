@@ -1,5 +1,6 @@
 """A thin asyncio client of etcd v3 on aetcd's stubs: key-value, transactions, leases, watches.
 
+Watches are grpc.aio's; all else goes by `services.common.unary`, which costs a third of the time.
 Calls go to the endpoint that answered last. Reads move on to the next endpoint by themselves; a write whose
 answer was lost may have happened, so it is raised as EtcdUnavailable and is the caller's to settle.
 """
@@ -21,6 +22,7 @@ from services.common.etcd_types import (
     PUT,
     STALE_LOGIN,
     Compare,
+    Encoded,
     EtcdCompacted,
     EtcdDenied,
     EtcdError,
@@ -39,6 +41,7 @@ from services.common.etcd_types import (
     op_put,
     op_range,
     prefix_end,
+    txn_part,
     wants_login,
     was_not_sent,
 )  # fmt: skip
@@ -46,7 +49,7 @@ from services.common.etcd_types import (
 __all__ = [
     "DELETE", "PUT", "Compare", "Etcd", "EtcdCompacted", "EtcdDenied", "EtcdError", "EtcdFull", "EtcdLogin",
     "EtcdTls", "EtcdUnavailable", "Event", "KeyValue", "LeaseGone", "Op", "RangeResult", "TxnResult", "WatchBatch",
-    "compare", "map_error", "op_delete", "op_put", "op_range", "prefix_end",
+    "compare", "map_error", "op_delete", "op_put", "op_range", "prefix_end", "txn_part",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -114,13 +117,18 @@ class Etcd:
                 break
         raise last
 
-    async def call(self, endpoint: Endpoint, stub: str, method: str, request: Any, *, timeout: float) -> Any:
-        """Call one endpoint; a login that has ended is made anew once."""
+    async def call(
+        self, endpoint: Endpoint, stub: str, method: str, request: Any, *, timeout: float,
+        more: tuple[tuple[str, str], ...] = (),
+    ) -> Any:  # fmt: skip
+        """Call one endpoint, with `more` metadata; a login that has ended is made anew once."""
         again = True
         while True:
             said = await self._session.metadata(endpoint, timeout)
             try:
-                return await getattr(getattr(endpoint, stub), method)(request, timeout=timeout, metadata=said)
+                return await getattr(getattr(endpoint, stub), method)(
+                    request, timeout=timeout, metadata=said + more
+                )
             except grpc.aio.AioRpcError as error:
                 if not (again and wants_login(error) and self._session.renew(said)):
                     raise map_error(error, method) from error
@@ -186,6 +194,13 @@ class Etcd:
     ) -> TxnResult:
         """Run one transaction. After EtcdUnavailable it may or may not have happened."""
         request = rpc_pb2.TxnRequest(compare=compares, success=success, failure=failure)
+        return await self._txn(request, timeout)
+
+    async def txn_of(self, *parts: bytes, timeout: float | None = None) -> TxnResult:
+        """As `txn`, of parts that are encoded already (`txn_part`)."""
+        return await self._txn(Encoded(b"".join(parts)), timeout)
+
+    async def _txn(self, request: Any, timeout: float | None) -> TxnResult:
         answer = await self._call("kv", "Txn", request, retry=False, timeout=timeout)
         return TxnResult(answer.succeeded, answer.header.revision, answer.responses)
 
@@ -227,21 +242,8 @@ class Etcd:
                     raise
 
     async def _keepalive(self, endpoint: Endpoint, lease_id: int, timeout: float) -> int:
-        said = await self._session.metadata(endpoint, timeout)
-        call = endpoint.lease.LeaseKeepAlive(timeout=timeout, metadata=(*said, *STREAM_METADATA))
-        try:
-            await call.write(rpc_pb2.LeaseKeepAliveRequest(ID=lease_id))
-            answer = await call.read()
-        except grpc.aio.AioRpcError as error:
-            if wants_login(error):
-                self._session.renew(said)
-            raise map_error(error, "LeaseKeepAlive") from error
-        except asyncio.InvalidStateError as error:
-            raise _ended("LeaseKeepAlive") from error
-        finally:
-            call.cancel()
-        if answer is grpc.aio.EOF:
-            raise EtcdUnavailable("etcd: LeaseKeepAlive: the stream ended")
+        request = rpc_pb2.LeaseKeepAliveRequest(ID=lease_id)
+        answer = await self.call(endpoint, "lease", "LeaseKeepAlive", request, timeout=timeout, more=STREAM_METADATA)
         if answer.TTL <= 0:
             raise LeaseGone(f"etcd: lease {lease_id:x} has ended")
         return int(answer.TTL)

@@ -1,10 +1,12 @@
-"""One endpoint of etcd: its channel and stubs; and who we say we are: TLS, client certificate, user and password."""
+"""One endpoint of etcd: its channels and stubs; and who we say we are: TLS, client certificate, user and password."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,6 +16,7 @@ from aetcd.rpc import rpc_pb2
 
 from services.common.config import ConfigError, is_loopback
 from services.common.etcd_types import EtcdDenied, map_error
+from services.common.unary import UnaryChannel
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,18 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 3_000),
     ("grpc.use_local_subchannel_pool", 1),
 ]
+_UNARY: dict[str, dict[str, Any]] = {
+    "KV": {
+        "Range": rpc_pb2.RangeResponse, "Put": rpc_pb2.PutResponse, "DeleteRange": rpc_pb2.DeleteRangeResponse,
+        "Txn": rpc_pb2.TxnResponse, "Compact": rpc_pb2.CompactionResponse,
+    },
+    "Lease": {
+        "LeaseGrant": rpc_pb2.LeaseGrantResponse, "LeaseRevoke": rpc_pb2.LeaseRevokeResponse,
+        # A stream by its definition: one message, and its end, get one answer.
+        "LeaseKeepAlive": rpc_pb2.LeaseKeepAliveResponse,
+    },
+}  # fmt: skip
+"""What is called often: service -> method -> its answer."""
 STREAM_METADATA = (("hasleader", "true"),)
 """A member that has lost its leader ends such streams instead of staying silent."""
 
@@ -62,6 +77,14 @@ class EtcdTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="
                 raise ConfigError(f"etcd.tls: {name}: {error.strerror}") from None
         return grpc.ssl_channel_credentials(*parts)
 
+    def context(self) -> ssl.SSLContext:
+        """The same for connections of our own; `credentials` has read the files."""
+        context = ssl.create_default_context(cafile=self.ca or None)
+        context.set_alpn_protocols(["h2"])
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key)
+        return context
+
 
 class EtcdLogin(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """User and password, where etcd's authentication is on and certificates do not say who we are."""
@@ -79,30 +102,42 @@ class EtcdLogin(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename
 
 
 class Endpoint:
-    """One channel and its stubs. ConfigError for an address that cannot be used."""
+    """Channels and stubs. ConfigError for an address that cannot be used."""
 
     def __init__(self, url: str, tls: EtcdTls | None) -> None:
         self.address = url.removeprefix("https://").removeprefix("http://").rstrip("/")
+        context: ssl.SSLContext | None = None
         if tls or url.startswith("https://"):
-            credentials = (tls or EtcdTls()).credentials()
-            self.channel = grpc.aio.secure_channel(self.address, credentials, OPTIONS)
+            files = tls or EtcdTls()
+            self.channel = grpc.aio.secure_channel(self.address, files.credentials(), OPTIONS)
+            try:
+                context = files.context()
+            except OSError as error:
+                raise ConfigError(f"etcd.tls: {error}") from None
         elif is_loopback(self.address):
             self.channel = grpc.aio.insecure_channel(self.address, OPTIONS)
         else:
             raise ConfigError(
                 f"etcd.endpoints: {url} is not on this machine: use https:// (and etcd.tls ca, cert and key)"
             )
-        self.kv = stubs.KVStub(self.channel)
+        self._unary = UnaryChannel(self.address, context)
+        self.kv, self.lease = (self._methods(service) for service in _UNARY)
         self.watch = stubs.WatchStub(self.channel)
-        self.lease = stubs.LeaseStub(self.channel)
         self.maintenance = stubs.MaintenanceStub(self.channel)
         self.cluster = stubs.ClusterStub(self.channel)
         self.auth = stubs.AuthStub(self.channel)
         self.failures = 0
         """Calls that it did not answer in time; streams of it look whether it lives when this grows."""
 
+    def _methods(self, service: str) -> SimpleNamespace:
+        answers = _UNARY[service].items()
+        return SimpleNamespace(
+            **{name: self._unary.method(f"/etcdserverpb.{service}/{name}", answer) for name, answer in answers}
+        )
+
     async def close(self) -> None:
-        """Close the channel."""
+        """Close the channels."""
+        await self._unary.close()
         await self.channel.close()
 
 

@@ -54,6 +54,20 @@ STALE_LOGIN = ("invalid auth token", "revision of auth store is old", "revision 
 """What etcd says of a token that a new login replaces (it has ended, or users and roles were changed)."""
 
 
+class Encoded(bytes):
+    """A request as its bytes. Parts of one message joined are that message: lists go on, single fields are replaced."""
+
+    def SerializeToString(self) -> bytes:
+        """See protobuf."""
+        return self
+
+
+def txn_part(compares: Sequence[Any] = (), success: Sequence[Any] = ()) -> bytes:
+    """Part of a transaction, for `Etcd.txn_of`."""
+    encoded: bytes = rpc_pb2.TxnRequest(compare=compares, success=success).SerializeToString()
+    return encoded
+
+
 @dataclass(frozen=True, slots=True)
 class RangeResult:
     """Answer of `range`; `revision` is the store's when it was read."""

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, Self
 
+from aetcd.rpc import rpc_pb2
+
 from services.aggregator.clock.clock import Clock, Marker, ResourceClock
 from services.aggregator.types import Aggregated
 from services.common.etcd import Etcd, LeaseGone
@@ -52,6 +54,11 @@ class FakeFleet:
         member.reachable = there
         for one in [one for fleet in (self, *self.mirrors) for one in fleet.listeners]:
             await one.updated(member, old)
+
+
+def operations(request: Any) -> int:
+    """Operations of a transaction, encoded already or not."""
+    return len(rpc_pb2.TxnRequest.FromString(request.SerializeToString()).success)
 
 
 async def eventually(probe: Callable[[], Any], what: str = "", timeout: float = 15) -> Any:

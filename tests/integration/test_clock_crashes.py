@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from services.aggregator.clock.clock import Marker
 from tests.integration.clock_member import FakeMember
-from tests.integration.clock_rig import Client, Rig, eventually
+from tests.integration.clock_rig import Client, Rig, eventually, operations
 from tests.integration.etcd_server import EtcdServer
 
 Story = Callable[[dict[str, FakeMember]], None]
@@ -69,17 +69,17 @@ class Axe:
         self.struck = asyncio.Event()
         assert rig.clock is not None
         etcd = rig.clock.context.store.etcd
-        self._real = etcd.txn
-        etcd.txn = self._txn  # type: ignore[method-assign]
+        self._real = etcd._txn
+        etcd._txn = self._txn  # type: ignore[method-assign]
 
-    async def _txn(self, compares: Any, success: Any, *args: Any, **options: Any) -> Any:
-        if len(success) < 2:
-            return await self._real(compares, success, *args, **options)
+    async def _txn(self, request: Any, timeout: float | None) -> Any:
+        if operations(request) < 2:
+            return await self._real(request, timeout)
         self.left -= 1
         if self.left:
-            return await self._real(compares, success, *args, **options)
+            return await self._real(request, timeout)
         if self.sent:
-            await self._real(compares, success, *args, **options)
+            await self._real(request, timeout)
         self.struck.set()
         await asyncio.Event().wait()  # what follows never runs
         return None

@@ -18,7 +18,7 @@ from services.aggregator.clock.clock import Marker, ResourceClock
 from services.common.errors import StatusError
 from services.common.etcd import Etcd, EtcdUnavailable, LeaseGone
 from tests.integration.clock_member import FakeMember
-from tests.integration.clock_rig import Rig, eventually
+from tests.integration.clock_rig import Rig, eventually, operations
 from tests.integration.etcd_server import EtcdServer
 
 RUNS = int(os.environ.get("RECLOCK_CLOCK_RUNS", "6"))
@@ -290,20 +290,20 @@ def shown(clock: ResourceClock) -> dict[Key, Shown]:
 
 def fail_once(etcd: Etcd, *, before: bool) -> None:
     """The next transaction with markers is sent, but its answer is lost; `before`: it arrives later still."""
-    real = etcd.txn
+    real = etcd._txn
 
-    async def txn(*args: Any, **options: Any) -> Any:
-        if len(args[1]) < 2:
-            return await real(*args, **options)
-        etcd.txn = real  # type: ignore[method-assign]
+    async def txn(*args: Any) -> Any:
+        if operations(args[0]) < 2:
+            return await real(*args)
+        etcd._txn = real  # type: ignore[method-assign]
         if not before:
-            await real(*args, **options)
+            await real(*args)
         else:
             late.append(asyncio.create_task(_later(real, args)))
         raise EtcdUnavailable("the answer was lost")
 
     late: list[asyncio.Task[None]] = []
-    etcd.txn = txn  # type: ignore[method-assign]
+    etcd._txn = txn  # type: ignore[method-assign]
     etcd._late = late  # type: ignore[attr-defined]
 
 

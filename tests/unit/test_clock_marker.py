@@ -6,6 +6,7 @@ import sys
 import uuid
 
 import pytest
+from aetcd.rpc import rpc_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,12 +20,14 @@ from _fastpath.marker import (
     decode_marker,
     first_after,
     of_cluster,
+    puts,
     shared_values,
     visible,
 )
 from services.aggregator.clock import version
 from services.aggregator.clock.keys import Layout
 from services.aggregator.clock.position import Position, decode_position, incarnation, split_incarnation
+from services.common.etcd import compare, op_put, txn_part
 
 LIFE = "6b1e0000-0000-4000-8000-000000000001/0"
 UID = "6b1e0000-0000-4000-8000-0000000000aa"
@@ -37,6 +40,19 @@ lives = st.one_of(
     names,
     st.just("6b1e0000-0000-4000-8000-000000000001/007"),
 )
+
+
+@given(st.lists(st.tuples(names, lives, st.text(max_size=300), st.text(min_size=1, max_size=300), uids), max_size=20))
+def test_puts_are_what_protobuf_makes_of_them(texts: list[tuple[str, str, str, str, str]]) -> None:
+    markers = [Marker(*each, 7, {"app": "web" * 40}) for each in texts]
+    keys = Layout("/reclock/v1/")
+    guards = [compare(b"leader", "create", "=", 7)]
+    built = txn_part(guards) + puts(markers, keys.all("markers", "", "pods")) + txn_part((), [op_put(b"position", b"x")])
+    ops = [
+        op_put(keys.marker("", "pods", one.namespace, one.name, one.cluster), one.encode(index))
+        for index, one in enumerate(markers)
+    ]
+    assert rpc_pb2.TxnRequest.FromString(built) == rpc_pb2.TxnRequest(compare=guards, success=[*ops, op_put(b"position", b"x")])
 
 
 @given(

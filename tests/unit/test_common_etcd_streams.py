@@ -32,8 +32,8 @@ class Ended:
 
 
 def etcd_of(call: Ended) -> Etcd:
-    stub = SimpleNamespace(Watch=lambda metadata: call, LeaseKeepAlive=lambda timeout, metadata: call)
-    return Etcd([SimpleNamespace(watch=stub, lease=stub, failures=0)], 5.0)  # type: ignore[list-item]
+    stub = SimpleNamespace(Watch=lambda metadata: call)
+    return Etcd([SimpleNamespace(watch=stub, failures=0)], 5.0)  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("writes", [0, 1])
@@ -47,9 +47,3 @@ async def test_a_watch_that_ended_as_it_was_asked_for_progress(
         await anext(etcd_of(call).watch(b"a"))
     assert call.cancelled
 
-
-async def test_a_lease_whose_stream_ended() -> None:
-    call = Ended(0)
-    with pytest.raises(EtcdUnavailable, match="the stream ended"):
-        await etcd_of(call).lease_keepalive(7)
-    assert call.cancelled

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from _fastpath.marker import Marker
+from _fastpath.marker import Marker, puts
 from services.aggregator.clock.batch import Batch
 from services.aggregator.clock.keys import KINDS, Layout
 from services.aggregator.clock.state import State
 from services.aggregator.clock.varint import Reader, Writer
-from services.common.etcd import Etcd, EtcdError, compare, op_delete, op_put, op_range, prefix_end
+from services.common.etcd import Etcd, EtcdError, compare, op_delete, op_put, op_range, prefix_end, txn_part
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Store:
         self.base = 0
         self.base_revision = 0
         """mod_revision of the base key: what lies before it is another store's history."""
-        self._terms: dict[tuple[str, str], tuple[int, int, list[Any]]] = {}
+        self._terms: dict[tuple[str, str], tuple[int, int, list[Any], bytes]] = {}
 
     async def open(self, *, rewound: bool = False) -> None:
         """Read the base, or make it. StartRefused for another fleet's data and for a newer layout.
@@ -193,38 +193,26 @@ class Store:
 
     # What the sequencer writes.
 
-    def _guards(self, group: str, resource: str, term: int) -> list[Any]:
-        """The term is not over, and the base is the one that numbers are made with."""
+    def _guards(self, group: str, resource: str, term: int) -> tuple[list[Any], bytes]:
+        """The term is not over, and the base is the one that numbers are made with; the same encoded."""
         base = self.base_revision
         held = self._terms.get((group, resource))
         if held is None or held[:2] != (term, base):
             # The same for every commit of a term.
-            held = self._terms[group, resource] = term, base, [
+            guards = [
                 compare(self.keys.leader(group, resource), "create", "=", term),
                 compare(self.keys.base, "mod", "=", base),
-            ]  # fmt: skip
-        return held[2].copy()
+            ]
+            held = self._terms[group, resource] = term, base, guards, txn_part(guards)
+        return held[2].copy(), held[3]
 
     async def commit(self, group: str, resource: str, term: int, state: State, batch: Batch) -> int:
         """Commit a batch; return its revision. Deposed or GapReopened: it did not happen."""
-        keys = self.keys
-        leader = keys.leader(group, resource)
-        guards = self._guards(group, resource, term)
         if batch.gap is not None:
-            cluster, revision = batch.gap
-            key = keys.gap(group, resource, cluster)
-            guards.append(compare(key, "mod", "=", revision))
-            answer = await self.etcd.txn(guards, [op_delete(key)], [op_range(leader)], timeout=self.patience)
-            if not answer.succeeded:
-                held = answer.responses[0].response_range.kvs
-                if held and held[0].create_revision == term:
-                    raise GapReopened(f"{cluster}: put again")
-                raise Deposed("another sequencer leads")
-            return answer.revision
-        ops = [
-            op_put(keys.marker(group, resource, one.namespace, one.name, one.cluster), one.encode(index))
-            for index, one in enumerate(batch.markers)
-        ]
+            return await self._close_gap(group, resource, term, *batch.gap)
+        keys = self.keys
+        guards: list[Any] = []
+        ops: list[Any] = []
         for cluster, position in batch.positions.items():
             key = keys.position(group, resource, cluster)
             guards.append(compare(key, "mod", "=", state.position_revisions.get(cluster, 0)))
@@ -232,16 +220,30 @@ class Store:
         ops += [op_delete(keys.gap(group, resource, cluster)) for cluster in batch.gaps_left]
         if batch.left:
             ops.append(op_put(keys.left(group, resource), b""))
-        answer = await self.etcd.txn(guards, ops, timeout=self.patience)
+        answer = await self.etcd.txn_of(
+            self._guards(group, resource, term)[1], puts(batch.markers, keys.all("markers", group, resource)),
+            txn_part(guards, ops), timeout=self.patience,
+        )  # fmt: skip
         if not answer.succeeded:
             raise Deposed("another sequencer leads, or wrote a position")
+        return answer.revision
+
+    async def _close_gap(self, group: str, resource: str, term: int, cluster: str, revision: int) -> int:
+        leader, key = self.keys.leader(group, resource), self.keys.gap(group, resource, cluster)
+        guards = [*self._guards(group, resource, term)[0], compare(key, "mod", "=", revision)]
+        answer = await self.etcd.txn(guards, [op_delete(key)], [op_range(leader)], timeout=self.patience)
+        if not answer.succeeded:
+            held = answer.responses[0].response_range.kvs
+            if held and held[0].create_revision == term:
+                raise GapReopened(f"{cluster}: put again")
+            raise Deposed("another sequencer leads")
         return answer.revision
 
     async def purge(
         self, group: str, resource: str, term: int, revisions: Sequence[tuple[Marker, int]]
     ) -> int:
         """Delete tombstones that are still what they were at these revisions; return the revision."""
-        guards = self._guards(group, resource, term)
+        guards, _ = self._guards(group, resource, term)
         ops = []
         for one, revision in revisions:
             key = self.keys.marker(group, resource, one.namespace, one.name, one.cluster)

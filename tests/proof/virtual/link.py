@@ -11,6 +11,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Literal
 
+from aetcd.rpc import rpc_pb2
+
+from services.common.etcd_types import Encoded
 from tests.proof.virtual.etcd import AWAY, Answers, Code, EtcdStore, Watching, refused
 
 Fault = Literal["unsent", "lost", "late", "silent"]
@@ -42,7 +45,7 @@ class Link:
             Compact=do(store.compact),
         )  # fmt: skip
         self.lease = SimpleNamespace(
-            LeaseGrant=do(store.grant), LeaseRevoke=do(store.revoke), LeaseKeepAlive=lambda **_: _Stream(self)
+            LeaseGrant=do(store.grant), LeaseRevoke=do(store.revoke), LeaseKeepAlive=do(store.keepalive)
         )
         self.maintenance = SimpleNamespace(Status=do(store.status))
         self.watch = SimpleNamespace(Watch=lambda **_: _Stream(self))
@@ -64,6 +67,8 @@ class Link:
 
     def _unary(self, work: Callable[[Any], Any], *, faulty: bool = False) -> Callable[..., Any]:
         async def call(request: Any, timeout: float | None = None, metadata: Any = ()) -> Any:
+            if isinstance(request, Encoded):
+                request = rpc_pb2.TxnRequest.FromString(request)
             fault = self.faults.pop(0) if faulty and self.faults and len(request.success) > 1 else None
             if fault == "unsent":
                 raise refused(Code.UNAVAILABLE, "connection reset before it was sent")
@@ -119,7 +124,7 @@ class Link:
 
 
 class _Stream:
-    """A bidirectional stream: a watch, or a lease's renewal."""
+    """A bidirectional stream: a watch."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -137,8 +142,6 @@ class _Stream:
         store = self._link.store
         if not store.up:
             self._broken()
-        elif request.DESCRIPTOR.name == "LeaseKeepAliveRequest":
-            self._answer(store.keepalive(request))
         elif request.WhichOneof("request_union") == "create_request":
             if self in self._link._streams:
                 self._watching = Watching(store, request.create_request, self._answer, self._broken)
