@@ -198,7 +198,9 @@ def i9_everything_is_made_ahead(patch: Patch) -> None:
         else:
             writer.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
+    push = WatchSession._push
     patch(WatchSession, "_write", write)
+    patch(WatchSession, "_push", lambda self, chunk: push(self, chunk) or True)
 
 
 def i10_restart_forgets(patch: Patch) -> None:

@@ -12,6 +12,7 @@ from _fastpath.proto import MAGIC
 from _fastpath.splice import SpliceError
 from services.aggregator.reads.access import Identity, MemberAccess
 from services.aggregator.reads.codec import AnyMeta, codec_of, names_of, version_of
+from services.aggregator.reads.fanout import Fanout
 from services.aggregator.reads.feed_pool import FeedPool
 from services.aggregator.reads.getter import Getter, is_status
 from services.aggregator.reads.lister import Lister
@@ -46,6 +47,7 @@ class Reads:
         self._lister = Lister(self._scope, TokenCodec(fleet_id, token_secret))
         self._getter = Getter(self._scope)
         self._pool = FeedPool()
+        self._fanout = Fanout(self._pool.release)
         self._forms = Representations()
         self._presenters: dict[str, Presenter] = {}
 
@@ -109,7 +111,7 @@ class Reads:
 
         async def serve(form: Negotiated) -> web.StreamResponse:
             session = WatchSession(
-                call, aggregated, form, options, scope=self._scope, lister=self._lister, pool=self._pool,
+                call, aggregated, form, options, scope=self._scope, lister=self._lister, pool=self._pool, fanout=self._fanout,
                 presenter=self._presenter(aggregated), refuse=lambda: self._forms.refuse(call, aggregated, form),
             )  # fmt: skip
             return await session.serve()
@@ -168,6 +170,7 @@ class Reads:
 
     async def close(self) -> None:
         """End all payload feeds."""
+        await self._fanout.close()
         await self._pool.close()
 
 

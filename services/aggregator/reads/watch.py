@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from services.aggregator.reads import proto_frames
+from services.aggregator.reads.fanout import Client, Fanout
 from services.aggregator.reads.feed_pool import FeedPool, json_form
 from services.aggregator.reads.frames import Frames, error_event
 from services.aggregator.reads.judge import Judge, Key
@@ -46,12 +48,13 @@ class WatchSession:
 
     def __init__(
         self, call: Call, aggregated: Aggregated, form: Negotiated, options: ReadOptions, *, scope: Scope,
-        lister: Lister, pool: FeedPool, presenter: Presenter, refuse: Callable[[], None],
+        lister: Lister, pool: FeedPool, fanout: Fanout, presenter: Presenter, refuse: Callable[[], None],
     ) -> None:  # fmt: skip
         self.clock: ResourceClock = scope.resource(aggregated)
         self._call, self._aggregated = call, aggregated
         self._form, self._options = replace(form, as_list=False), options
         self._scope, self._lister, self._pool, self._presenter = scope, lister, pool, presenter
+        self._fanout = fanout
         self._refuse = refuse  # notes that a member has not this form
         self._served = call.info.version or aggregated.version
         namespace = call.info.namespace if aggregated.namespaced else ""
@@ -78,7 +81,8 @@ class WatchSession:
             await self._start()
             self.clock.tally.watchers += 1
             try:
-                await watcher.run(deadline)
+                with self._shared(watcher):
+                    await watcher.run(deadline)
             finally:
                 self.clock.tally.watchers -= 1
         except StatusError as error:
@@ -119,6 +123,32 @@ class WatchSession:
         self._held_size += len(data)
         if self._held_size >= HOLD:
             await self._start()
+
+    def _shared(self, watcher: Watcher) -> AbstractContextManager[None]:
+        """Lets the watcher walk with those that get the same bytes, where nothing of it is its own."""
+        if self._judge.on_payload or self._judge.absent or self._aggregated.authorization == "Member":
+            return nullcontext()
+        layout = watcher.frames.layout
+        likeness = (
+            id(self.clock), self._aggregated, self._served, self._form, self._judge.namespace, self._options.labels,
+            self._options.fields, self._options.include, layout and layout.definitions, watcher.denied,
+        )  # fmt: skip
+        return self._fanout.member(watcher, likeness, Client(self._push, self._drain))
+
+    def _push(self, chunk: bytes) -> bool:
+        """Write a chunk, framing and all, past the layers that would copy it once more."""
+        protocol = self._call.request.protocol
+        transport = protocol.transport
+        if transport is None or transport.is_closing():
+            return False
+        transport.write(chunk)
+        return not protocol.writing_paused
+
+    async def _drain(self) -> None:
+        transport = self._call.request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client is gone")
+        await self._call.request.writer.drain()
 
     async def _fail(self, error: StatusError) -> None:
         """Kubernetes: once a version could be read, errors are events of the stream."""

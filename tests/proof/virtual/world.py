@@ -18,6 +18,7 @@ from deploy.local.sim import World as Clusters
 from services.aggregator.clock.position import split_incarnation
 from services.aggregator.clock.store import BASE_LAYOUT
 from services.aggregator.clock.varint import Writer as Encoder
+from services.aggregator.reads import fanout
 from services.common.etcd import op_put
 from tests.proof.history import Counter, History, Key, Measure, Run
 from tests.proof.virtual.actions import Actions
@@ -48,6 +49,8 @@ class World(Actions):
         self.trace: list[str] = []
         self.steps = 0
         self.sizes = sizes
+        self.ring = (0, 4_000, 1 << 20)[seed % 3]
+        """Bytes of events that a replica keeps for clients that are slower than others of their kind."""
         self.garbage: list[asyncio.Task[Any]] = []
         with self.running():
             self.loop.run_until_complete(self._begin())
@@ -58,8 +61,10 @@ class World(Actions):
     def running(self) -> Iterator[None]:
         """While the loop runs, the process' clocks are its time and its dice are the seed's."""
         real, mono = time.time, time.monotonic
+        slice_, ring = fanout.SLICE, fanout.RING
         time.time = lambda: BASE / 1000 + self.loop.now  # type: ignore[assignment]
         time.monotonic = self.loop.time  # type: ignore[assignment]
+        fanout.SLICE, fanout.RING = -1.0, self.ring  # other work has its turn between any two writes
         state = random.getstate()
         random.seed(f"{self.seed}/{self.steps}")
         logging.disable(logging.CRITICAL)
@@ -69,6 +74,7 @@ class World(Actions):
             logging.disable(logging.NOTSET)
             random.setstate(state)
             time.time, time.monotonic = real, mono  # type: ignore[assignment]
+            fanout.SLICE, fanout.RING = slice_, ring
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         with self.running():
