@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         FLEET,
         Annotation,
         Changed,
+        Channel,
         Field,
         For,
         Index,
@@ -81,7 +82,7 @@ _HOME = {
     "_results": ("Requeue", "Result", "Terminal"),
     "_settings": ("Settings",),
     "_sources": (
-        "FLEET", "Annotation", "Changed", "Field", "For", "Index", "Label", "On", "Owner", "Owns", "Predicates",
+        "FLEET", "Annotation", "Changed", "Channel", "Field", "For", "Index", "Label", "On", "Owner", "Owns", "Predicates",
         "Seen", "Target", "Watch",
     ),
     "_sync": ("SyncCluster", "SyncFleet"),
@@ -90,7 +91,7 @@ _HOME = {
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
-    "FLEET", "AlreadyExists", "Annotation", "ApiError", "Cache", "Change", "Changed", "Cluster", "ClusterChange",
+    "FLEET", "AlreadyExists", "Annotation", "ApiError", "Cache", "Change", "Changed", "Channel", "Cluster", "ClusterChange",
     "ClusterInfo", "Conflict", "Controller", "Expired", "Field", "Fleet", "For", "Forbidden", "Found", "Index",
     "IndexFunction", "Indexed", "IndexedObject", "Invalid", "Label", "LeaseLost", "Mode", "NotFound", "Object", "On",
     "Owner", "Owns", "Predicates", "Queues", "ReclockError", "RegistrationRefused", "Request", "Requeue", "Resource",

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import aiohttp
@@ -161,6 +161,35 @@ class Connection:
         configuration = copy.copy(self._api.configuration)
         configuration.host = f"{self.server}{prefix}"
         return client.ApiClient(configuration)
+
+
+class NoFront(Connection):
+    """Stands where a front would: every call of it fails."""
+
+    def __init__(self, token: str) -> None:
+        self._own_token = token
+        self.server = ""
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    async def authorization(self) -> str:
+        """See Connection."""
+        return f"Bearer {self._own_token}" if self._own_token else ""
+
+    async def request(self, method: str, path: str, **_: Any) -> bytes:
+        """Fails."""
+        raise ReclockError(f"{method} {path}: this worker has no front")
+
+    @asynccontextmanager
+    async def stream(self, path: str, **_: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Fails."""
+        raise ReclockError(f"GET {path}: this worker has no front")
+        yield  # makes it a generator, as its base is
+
+    def typed(self, prefix: str) -> ApiClient:
+        """Fails."""
+        raise ReclockError(f"{prefix}: this worker has no front")
 
 
 def _text(value: str | int | bool | None) -> str:

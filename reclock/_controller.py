@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
-from google.protobuf.duration_pb2 import Duration
-
+from reclock._durations import duration
 from reclock._request import Request, SyncRequest
 from reclock._resource import Resource
 from reclock._results import Result
-from reclock._sources import For, Index, Mapper, On, Owns, Predicates, Source, Watch, encode, encode_index
+from reclock._sources import (
+    NO_RESOURCE,
+    Channel,
+    For,
+    Index,
+    Mapper,
+    On,
+    Owns,
+    Predicates,
+    Source,
+    Target,
+    Watch,
+    encode,
+    encode_index,
+)
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 
 AsyncHandler: TypeAlias = Callable[[Request], Awaitable[Result]]
 PlainHandler: TypeAlias = Callable[[SyncRequest], Result]
+Teller: TypeAlias = Callable[[str], Iterable[Target]]
+"""Says all that is due in a cluster; runs in the event loop and must not block."""
 
 PROTOCOL = 1
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
@@ -49,6 +64,9 @@ class Controller:
     indexes: tuple[Index, ...]
     backoff_base: float | None
     backoff_max: float | None
+    tells: Teller | None = None
+    sole: bool = False
+    leaving: bool = False
 
     def __call__(self, request: Any) -> Any:
         return self.handler(request)
@@ -61,6 +79,8 @@ class Controller:
     def resource(self, source: str) -> Resource:
         """The resource of requests of a source."""
         named = [one for one in self.sources if isinstance(one, For)]
+        if any(isinstance(one, Channel) and one.name == source for one in self.sources) or not named:
+            return NO_RESOURCE
         chosen = next((one for one in named if one.name == source), named[0])
         return Resource.of(chosen.resource)
 
@@ -78,6 +98,7 @@ class Controller:
             cluster_selector=self.where, max_in_flight=self.max_in_flight, scope=self.on.value,
             weights=dict(self.weights), caps=dict(self.caps), mode=self.mode.value, worker=worker,
             protocol_version=PROTOCOL, indexes=[encode_index(index) for index in self.indexes],
+            leaving_clusters=self.leaving,
         )  # fmt: skip
         if self.backoff_base is not None:
             made.backoff_base.CopyFrom(duration(self.backoff_base))
@@ -86,16 +107,9 @@ class Controller:
         return made
 
 
-def duration(seconds: float) -> Duration:
-    """Seconds as protobuf has them."""
-    made = Duration()
-    made.FromNanoseconds(round(seconds * 1e9))
-    return made
-
-
 def controller(
     *,
-    for_: str | Resource | For | Sequence[For],
+    for_: str | Resource | For | Channel | Sequence[For | Channel],
     name: str = "",
     owns: Sequence[str | Resource | Owns] = (),
     watches: Sequence[Watch] = (),
@@ -110,13 +124,16 @@ def controller(
     indexes: Sequence[Index] = (),
     backoff_base: float | None = None,
     backoff_max: float | None = None,
+    tells: Teller | None = None,
+    sole: bool = False,
+    leaving: bool = False,
 ) -> Callable[[AsyncHandler | PlainHandler], Controller]:
     """Make a controller of a handler: it is called for each object of `for_`, in every cluster, after each change.
 
     An `async def` handler gets a `Request`, a plain one a `SyncRequest` in a thread of its own. What it returns or
     raises says what is next: see `Result`.
 
-    for_: the objects ("v1/configmaps"), or `For` with more settings; several need a `name` each.
+    for_: the objects ("v1/configmaps"), or `For` with more settings, or a `Channel`; several need a `name` each.
     name: of the controller; the function's when empty. Workers of one name share its requests.
     owns: objects whose controller owner is a request. watches: others, see `Watch`.
     where: label selector on clusters; all when empty. on: members (default), the host, or both.
@@ -124,6 +141,9 @@ def controller(
     max_in_flight: requests that one worker handles at once, 1 to 1000.
     weights, caps: share and most requests at once of a cluster, by name.
     indexes: for `Request.indexed`. backoff_base, backoff_max: delays after errors, in seconds (0.005, 1000).
+    tells: with a `Channel`, all that is due in a cluster (of each `Channel`): asked when its queue begins anew.
+    sole: this worker vouches that no other of its controller runs: elected by means of its own, it waits for no leases.
+    leaving: clusters that are being emptied of what Reclock made there are its business until they have gone.
 
     Raises ValueError for what could never be registered.
     """
@@ -140,14 +160,14 @@ def controller(
         return Controller(
             name=chosen, handler=handler, sources=sources, where=where, on=on, max_in_flight=max_in_flight,
             weights=dict(weights or {}), caps=dict(caps or {}), mode=mode, indexes=tuple(indexes),
-            backoff_base=backoff_base, backoff_max=backoff_max,
+            backoff_base=backoff_base, backoff_max=backoff_max, tells=tells, sole=sole, leaving=leaving,
         )  # fmt: skip
 
     return make
 
 
 def _sources(
-    for_: str | Resource | For | Sequence[For],
+    for_: str | Resource | For | Channel | Sequence[For | Channel],
     owns: Sequence[str | Resource | Owns],
     watches: Sequence[Watch],
     selector: str,
@@ -158,7 +178,7 @@ def _sources(
     elif selector or predicates:
         raise ValueError("give selector and predicates inside of For(…)")
     else:
-        made = [for_] if isinstance(for_, For) else list(for_)
+        made = [for_] if isinstance(for_, For | Channel) else list(for_)
     if not made:
         raise ValueError("for_ is empty: a controller needs objects")
     made += [Owns(one) if isinstance(one, str | Resource) else one for one in owns]

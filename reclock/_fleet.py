@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from reclock._cache import Cache, Found, IndexFunction
 from reclock._cluster import Cluster
-from reclock._connection import Connection
+from reclock._connection import Connection, NoFront
 from reclock._errors import ReclockError
 from reclock._informer import Object
 from reclock._resource import CLUSTERS, Resource
@@ -85,6 +85,11 @@ class Fleet:
     def connect(cls, kubeconfig: str | Path | dict[str, Any] | None = None, **settings: Any) -> _Connecting:
         """Connect, by a kubeconfig of the front or as `Settings.load` finds it: `await` it, or use it as a context."""
         return _Connecting(Settings.load(kubeconfig=kubeconfig, **settings))
+
+    @classmethod
+    def without_front(cls, token: str = "") -> Fleet:
+        """For a worker that reaches clusters by means of its own; `token` says who it is to the reconciler."""
+        return cls(NoFront(token))
 
     async def __aenter__(self) -> Fleet:
         return self

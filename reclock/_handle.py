@@ -11,7 +11,8 @@ from typing import Any, cast
 from opentelemetry import propagate, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from reclock._controller import AsyncHandler, Controller, PlainHandler, duration
+from reclock._controller import AsyncHandler, Controller, PlainHandler
+from reclock._durations import duration
 from reclock._errors import ApiError, LeaseLost
 from reclock._fleet import Fleet
 from reclock._leases import Held

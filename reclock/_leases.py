@@ -89,7 +89,7 @@ class Leases:
         """Whose handler has not ended."""
         return [held for held in self._held.values() if held.done is None]
 
-    def resume(self) -> pb.Resume:
+    def resume(self, *, sole: bool = False) -> pb.Resume:
         """What a stream that connects anew has to say: what still runs, and what is done and not told yet."""
         kept = [held.message for held in self._held.values() if not held.lost]
         return pb.Resume(
@@ -98,4 +98,5 @@ class Leases:
                 pb.Held(token=one.token, cluster=one.cluster, namespace=one.namespace, name=one.name, source=one.source)
                 for one in kept
             ],
+            sole=sole,
         )

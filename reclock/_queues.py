@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from reclock._connection import Connection
-from reclock._controller import duration
+from reclock._durations import duration
 from reclock._service import identity, open_channel
 from reclock._settings import Settings
 from reclock.reconciler.v1 import reconciler_pb2 as pb

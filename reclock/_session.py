@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import TypeAlias
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from reclock._backoff import Backoff
 from reclock._controller import Controller
+from reclock._dues import Dues
 from reclock._fleet import Fleet
 from reclock._handle import done as encode_result
 from reclock._handle import handle
@@ -19,7 +22,7 @@ from reclock._leases import WORST, Held, Leases
 from reclock._request import Indexed, IndexedObject
 from reclock._service import describe, identity, is_final, refused
 from reclock._settings import Settings
-from reclock._sources import Seen, mapped
+from reclock._sources import INITIAL, Channel, Seen, Target, mapped
 from reclock._tasks import Tasks
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc
@@ -47,7 +50,8 @@ class Session:
         self._fleet, self._settings, self._worker = fleet, settings, worker
         self._leases = Leases()
         self._tasks = Tasks(controller.name)
-        self._out: asyncio.Queue[pb.WorkRequest | None] | None = None
+        self._out: Out | None = None
+        self._dues = Dues()
         self._lease = 0.0
         self._beats: dict[int, float] = {}
         self._sequence = 0
@@ -58,7 +62,7 @@ class Session:
         self._answers: dict[str, Callable[[pb.WorkResponse], Awaitable[None] | None]] = {
             "registered": self._registered, "request": self._request, "renewed": self._renewed,
             "resumed": self._resumed, "cancelled": self._cancelled, "map": self._map,
-            "problem": self._problem, "drain": self._drained,
+            "problem": self._problem, "drain": self._drained, "tell": self._tell,
         }  # fmt: skip
 
     async def run(self) -> None:
@@ -101,10 +105,10 @@ class Session:
 
     async def _connect(self) -> None:
         """One stream, to its end."""
-        out: asyncio.Queue[pb.WorkRequest | None] = asyncio.Queue()
+        out: Out = asyncio.Queue()
         out.put_nowait(pb.WorkRequest(register=self.controller.register(self._worker)))
-        if self._ever:
-            out.put_nowait(pb.WorkRequest(resume=self._leases.resume()))
+        if self._ever or self.controller.sole:
+            out.put_nowait(pb.WorkRequest(resume=self._leases.resume(sole=self.controller.sole)))
         metadata = await identity(self._fleet.connection, self._settings)
         call = self._stub.Work(_drain(out), metadata=metadata)
         self._beats = {0: asyncio.get_running_loop().time()}
@@ -121,6 +125,7 @@ class Session:
                     await waiting
         finally:
             self._out = None
+            self._dues.clear()  # told anew on the next stream
             call.cancel()
 
     def _send(self, message: pb.WorkRequest) -> bool:
@@ -144,7 +149,7 @@ class Session:
         if self._stopping:
             self._send(pb.WorkRequest(drain=pb.Drain()))
 
-    async def _heartbeats(self, out: asyncio.Queue[pb.WorkRequest | None], beat: float) -> None:
+    async def _heartbeats(self, out: Out, beat: float) -> None:
         loop = asyncio.get_running_loop()
         while self._out is out:
             self._sequence += 1
@@ -237,6 +242,32 @@ class Session:
             return
         self._send(pb.WorkRequest(mapped=answer))
 
+    def tell(self, targets: Iterable[Target]) -> None:
+        """Say that requests are due; without a stream nothing is said: all is, when there is one."""
+        if self._out is None:
+            return
+        waiting = len(self._dues)
+        self._dues.put(targets)
+        if not waiting and len(self._dues):
+            self._out.put_nowait(self._dues)
+
+    def _tell(self, response: pb.WorkResponse) -> None:
+        """A cluster's queue begins anew: say who runs what there, if that is ours to say, and what is due."""
+        cluster = response.tell.cluster
+        if self.controller.sole:
+            self._send(pb.WorkRequest(resume=self._leases.resume(sole=True)))
+        if self.controller.tells is None:
+            return
+        usual = {one.name: one.priority + INITIAL for one in self.controller.sources if isinstance(one, Channel)}
+        found: list[Target] = []
+        try:
+            for one in self.controller.tells(cluster):
+                priority = one.priority if one.priority is not None else usual.get(one.source, INITIAL)
+                found.append(replace(one, cluster=cluster if one.cluster is None else one.cluster, priority=priority))
+        except Exception:
+            log.exception("%s: what is due in %s is not told", self.controller.name, cluster or "the host")
+        self.tell(found)
+
     def _problem(self, response: pb.WorkResponse) -> None:
         answer = response.problem
         code = pb.ProblemCode.Name(answer.code) if answer.code in pb.ProblemCode.values() else str(answer.code)
@@ -298,10 +329,22 @@ class Session:
         await self._tasks.close()
 
 
-async def _drain(out: asyncio.Queue[pb.WorkRequest | None]) -> AsyncGenerator[pb.WorkRequest, None]:
-    """The messages of a queue, until None: then our side of the stream is closed in order."""
+Out: TypeAlias = "asyncio.Queue[pb.WorkRequest | Dues | None]"
+
+
+async def _drain(out: Out) -> AsyncGenerator[pb.WorkRequest, None]:
+    """The messages of a queue, until None: then our side of the stream is closed in order.
+
+    What is due is made into a message only when it is sent: what was told meanwhile goes along.
+    """
     while (message := await out.get()) is not None:
-        yield message
+        if not isinstance(message, Dues):
+            yield message
+        elif len(message):
+            made = message.take()
+            if len(message):
+                out.put_nowait(message)
+            yield made
 
 
 def _place(held: Held) -> str:

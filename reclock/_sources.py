@@ -95,8 +95,10 @@ class Target:
     cluster: str | None = None
     """"" is the host; None the object's own cluster."""
     source: str = ""
-    """Name of the `For`, with several of them."""
+    """Name of the `For`, with several of them; for `Worker.tell` that of the `Channel`."""
     priority: int | None = None
+    after: float = 0.0
+    """Seconds until it is due; for `Worker.tell`."""
 
 
 @dataclass(frozen=True)
@@ -163,10 +165,29 @@ class Watch(_Source):
     """Give a mapper the whole object, not only its metadata."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """Requests that the worker tells of by itself (`Worker.tell`), from whatever it watches: nothing is watched for it.
+
+    They are queued, ordered, leased, retried and handed over like all others. See `tells` of `controller`.
+    """
+
+    name: str = ""
+    """Name of the source, needed with several; requests carry it where there is no `target`."""
+    target: str = ""
+    """Name of the `For` whose requests this makes."""
+    priority: int = 0
+    """Priority of its requests; those that `tells` says come in at this minus 100."""
+
+
 FLEET = For(CLUSTERS, on=On.HOST, name="cluster")
 """The clusters themselves: joins, changes and leaves are requests of cluster "" and source "cluster", named as the cluster."""
 
-Source: TypeAlias = For | Owns | Watch
+Source: TypeAlias = For | Owns | Watch | Channel
+NO_RESOURCE = Resource("", "", "")
+"""That of requests of a `Channel`: they are for what the worker takes them for."""
+INITIAL = -100
+"""Added to the priority of what is told of a cluster as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +207,8 @@ class Index:
 
 def encode(source: Source) -> pb.Source:
     """The source as the protocol has it."""
+    if isinstance(source, Channel):
+        return pb.Source(name=source.name, target=source.target, priority=source.priority, channel=pb.Channel())
     resource = Resource.of(source.resource)
     made = pb.Source(
         group=resource.group, version=resource.version, resource=resource.plural,

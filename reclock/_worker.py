@@ -20,6 +20,7 @@ from reclock._request import Indexed
 from reclock._service import open_channel
 from reclock._session import CLOSE_SECONDS, Session
 from reclock._settings import Settings
+from reclock._sources import Target
 
 log = logging.getLogger("reclock")
 
@@ -146,6 +147,21 @@ class Worker:
             await self._channel.close()
         if self._own_fleet and self._fleet is not None:
             await self._fleet.close()
+
+    def tell(self, controller: Controller, *targets: Target) -> None:
+        """Say that requests of the controller's `Channel`s are due, now or `after` some seconds.
+
+        A `cluster` of None is the host. Nothing waits; while there is no connection, or no such cluster, nothing is
+        kept either: `tells` of the controller says all when there is.
+        """
+        for session in self._sessions:
+            if session.controller is controller:
+                session.tell(targets)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the service has taken every controller, and no stream is broken just now."""
+        return bool(self._sessions) and all(session.registered.is_set() for session in self._sessions)
 
     async def indexed(self, controller: Controller, index: str, value: str) -> Indexed:
         """Ask an index of a controller over all clusters, as `Request.indexed` does."""

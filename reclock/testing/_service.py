@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from reclock._controller import duration
+from reclock._durations import duration
 from reclock._informer import Object
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as pb_grpc
@@ -57,6 +57,8 @@ class Stream:
     said: list[pb.WorkRequest] = field(default_factory=list)
     draining: bool = False
     """It asked for no more."""
+    due: dict[tuple[str, str, str, str], pb.DueKey] = field(default_factory=dict)
+    """What it told of as due, by (cluster, namespace, name, source): the last word of each."""
     closed_by_worker: bool = False
     out: asyncio.Queue[pb.WorkResponse | None] = field(default_factory=asyncio.Queue)
     held: set[str] = field(default_factory=set)
@@ -205,6 +207,8 @@ class FakeService(pb_grpc.ReconcilerServiceServicer, pb_grpc.QueueServiceService
                 self._mapping.pop(message.mapped.id).set_result(message.mapped)
             elif kind == "drain":
                 stream.draining = True
+            elif kind == "due":
+                stream.due.update({(key.cluster, key.namespace, key.name, key.source): key for key in message.due.keys})
             self._wake()
         stream.closed_by_worker = True
         stream.out.put_nowait(None)

@@ -86,6 +86,7 @@ class Port:
     ) -> None:  # fmt: skip
         self.key, self.address, self.port = key, address, 0
         self._credentials = credentials
+        self.also: list[str] = []
         self.names: list[str] = []
         self.server = grpc.aio.server(
             options=[*SERVER_OPTIONS, *options, ("grpc.so_reuseport", int(shared))],
@@ -107,6 +108,8 @@ class Port:
             self.port = 0
         if not self.port and not self.address.startswith("unix:"):
             raise ConfigError(f"{self.key} {self.address}: cannot listen there (taken?)")
+        for address in self.also:
+            self.server.add_insecure_port(address)
         await self.server.start()
 
     @property
@@ -136,6 +139,9 @@ class GrpcServer:
         self._health = HealthServicer()
         self.guard = Guard(self.access, self.reviews)
         self._services = Port("grpcAddress", address, self.guard, lambda: _mutual(tls) if tls else None, shared=shared)
+        self.also = self._services.also
+        """Unix sockets (`unix:/path`) to listen on too, in plaintext: for who may enter their directory."""
+        self.listening = asyncio.Event()
         self._users: Port | None = None
         if users is not None:
             self._users = Port(
@@ -161,6 +167,7 @@ class GrpcServer:
         await self.set_serving(False)
         for port in self._ports:
             await port.start()
+        self.listening.set()
         log.info("gRPC on %s (%s)", self.bound, "mutual TLS" if self._tls else "plaintext, this machine only")
         if self._users is not None:
             log.info("gRPC for users on %s (TLS, bearer tokens)", self._users.bound)

@@ -1,17 +1,21 @@
-"""The workers: take keys from the fair queue, run their reconcile, say how it went."""
+"""The built-in controllers, as the reconcile protocol has controllers: each is told what is due by a channel of its own.
+
+They are workers like anybody's: queue, leases, weights, pauses and hand-over are the service's, reached over gRPC. Only
+their events are their own. A reconcile reads one cache of host and members, so that a division, its copies and its sums
+are of one moment; therefore one worker has them all, that of the replica that has the host.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from prometheus_client import Counter, Histogram
 
-from _fastpath.fair_queue import FairQueue, Item, ShutDown
+from reclock import ApiError, Channel, Controller, On, Request, Requeue, Result, Target, controller
 from services.common.errors import StatusError
-from services.reconciler import keys
+from services.reconciler.channels import OWNED, key_of, target
 from services.reconciler.controllers import (
     copies,
     dependencies,
@@ -27,75 +31,63 @@ from services.reconciler.keys import Key
 from services.reconciler.names import COPIED, HOST, NAMESPACE
 from services.reconciler.workload_spec import KINDS
 
-log = logging.getLogger(__name__)
-
 RECONCILES = Counter(
     "reclock_reconciler_reconciles_total", "Reconciles by kind and outcome", ["kind", "outcome"]
 )
 SECONDS = Histogram("reclock_reconciler_seconds", "Duration of reconciles", ["kind"])
-INVALID_PAUSE = 0.05
-"""Seconds until it is looked again whether this replica may work."""
-WARN_AFTER = 5
-"""Failures of one key in a row before its errors are warnings."""
+MAX_BACKOFF = 60.0
+HOST_WEIGHT = 100.0
+SOURCES: dict[str, tuple[str, ...]] = {
+    "reclock-workloads": (*KINDS, "workload"),
+    "reclock-dependencies": (dependencies.KIND,),
+    "reclock-namespaces": (NAMESPACE, namespaces.ROUTED_KEY.kind),
+    "reclock-garbage": (OWNED, leaving.KIND),
+}
+"""Controller -> its sources."""
 
 
 class Dispatcher:
-    """Runs reconciles; `work` is one worker."""
+    """Makes the controllers, and runs their reconciles. `due` says all that may be due in a cluster."""
 
     def __init__(
-        self, context: Context, queue: FairQueue, host_owners: HostOwners, valid: Callable[[], bool] = lambda: True
+        self, context: Context, host_owners: HostOwners, due: Callable[[str], Iterable[Key]], workers: int
     ) -> None:
         self._context = context
-        self._valid = valid
-        """Whether this replica has the host for sure; asked before each reconcile."""
-        self._queue = queue
         self._host_owners = host_owners
+        self._due = due
+        self.controllers = [self._controller(name, sources, workers) for name, sources in SOURCES.items()]
+        self.by_source = {source: made for made in self.controllers for source in SOURCES[made.name]}
 
-    async def work(self) -> None:
-        """Work until the queue is shut down."""
-        while True:
-            try:
-                item = await self._queue.get()
-            except ShutDown:
-                return
-            try:
-                if self._valid():
-                    await self._one(item)
-                else:
-                    # This process did not run, or etcd is away: another replica may have the host, and we an old picture.
-                    self._queue.add(item.cluster, item.key, item.priority)
-                    await asyncio.sleep(INVALID_PAUSE)
-            except asyncio.CancelledError:
-                # Not ended: whoever works next has to run it again.
-                self._queue.add(item.cluster, item.key, item.priority)
-                raise
-            finally:
-                self._queue.done(item)
+    def _controller(self, name: str, sources: tuple[str, ...], workers: int) -> Controller:
+        made = controller(
+            for_=[Channel(name=source) for source in sources], name=name, on=On.ALL, max_in_flight=workers,
+            # What the host does costs members nothing: it may use every worker, and goes first.
+            weights={HOST: HOST_WEIGHT}, caps={HOST: workers},
+            backoff_max=MAX_BACKOFF, tells=partial(self._tells, sources), sole=True, leaving=True,
+        )  # fmt: skip
+        return made(self._handle)
 
-    async def _one(self, item: Item) -> None:
-        key = keys.parse(item.key)
-        kind = key.kind.partition("/")[0]
+    def _tells(self, sources: tuple[str, ...], cluster: str) -> Iterator[Target]:
+        for key in self._due(cluster):
+            made = target(cluster, key)
+            if made.source in sources:
+                yield made
+
+    async def _handle(self, request: Request) -> Result:
         started = time.perf_counter()
         outcome = "error"
         try:
-            await self._reconcile(item.cluster, key)
+            await self._reconcile(request.cluster_name, key_of(request))
+            outcome = "ok"
+            return None
         except Again as again:
             outcome = "again"
-            self._queue.forget(item.cluster, item.key)
-            self._queue.add_after(item.cluster, item.key, again.delay)
+            return Requeue(again.delay, priority=0)
         except StatusError as error:
-            level = logging.WARNING if item.attempts >= WARN_AFTER else logging.INFO
-            log.log(level, "%s %s: %s (attempt %d)", item.cluster or "host", key, error.message, item.attempts + 1)
-            self._queue.add_rate_limited(item.cluster, item.key)
-        except Exception:
-            # A bug about one object must not stop the others; it is retried like any failure.
-            log.exception("%s %s: the reconcile failed", item.cluster or "host", key)
-            self._queue.add_rate_limited(item.cluster, item.key)
-        else:
-            outcome = "ok"
-            self._queue.forget(item.cluster, item.key)
-        RECONCILES.labels(kind, outcome).inc()
-        SECONDS.labels(kind).observe(time.perf_counter() - started)
+            return ApiError(error.message, code=error.code, reason=error.reason)
+        finally:
+            RECONCILES.labels(request.source, outcome).inc()
+            SECONDS.labels(request.source).observe(time.perf_counter() - started)
 
     async def _reconcile(self, cluster: str, key: Key) -> None:
         if cluster == HOST:

@@ -1,4 +1,4 @@
-"""Members as they come and go: one task group, one set of caches and one part of the queue each."""
+"""Members as they come and go: one task group and one set of caches each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from _fastpath.fair_queue import FairQueue
 from services.common.fleet import Member
 from services.common.kube.resource import Resource
 from services.common.tasks import FailureCallback, Tasks
@@ -22,12 +21,9 @@ log = logging.getLogger(__name__)
 class Members:
     """Fleet listener. Leaving a member is one cancellation."""
 
-    def __init__(
-        self, context: Context, router: Router, queue: FairQueue, sweep_seconds: float, failed: FailureCallback
-    ) -> None:
+    def __init__(self, context: Context, router: Router, sweep_seconds: float, failed: FailureCallback) -> None:
         self._context = context
         self._router = router
-        self._queue = queue
         self._sweep = sweep_seconds
         self._failed = failed
         self._tasks: dict[str, Tasks] = {}
@@ -49,7 +45,6 @@ class Members:
             self._router.owned_event(cache.name, resource, namespace, name)
 
         cache.owned = OwnedObjects(member.client, tasks, owned_changed)
-        self._queue.engage(member.name)
         self._context.world.members[member.name] = cache
         cache.start()
         cache.owned.apply(self._aggregated)
@@ -85,7 +80,6 @@ class Members:
             return
         await tasks.close()
         del self._context.world.members[member.name]
-        self._queue.disengage(member.name)
         self._context.world.departing.pop(member.name, None)
         self._router.member_changed(cache)
         if left := cache.count():

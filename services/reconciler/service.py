@@ -1,17 +1,19 @@
-"""The reconciler as a service: host, fleet, queue, workers, gRPC."""
+"""The reconciler as a service: host, fleet, the reconcile protocol, and the built-in controllers as a worker of it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import secrets
+import shutil
 import socket
+import tempfile
 from datetime import datetime
 from pathlib import Path
 
 import grpc
 
-from _fastpath.fair_queue import FairQueue
+from reclock import Fleet, Worker
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.reconciler.v1 import peer_pb2_grpc, reconciler_pb2_grpc
 from services.common.access import Access, User
@@ -21,9 +23,10 @@ from services.common.grpc import channel
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import NAMESPACES
 from services.common.service import Service
-from services.common.tasks import Backoff, Tasks
+from services.common.tasks import Backoff
 from services.reconciler.aggregations import Aggregations
 from services.reconciler.applier import Applier
+from services.reconciler.channels import Channels
 from services.reconciler.config import ReconcilerConfig
 from services.reconciler.controllers.context import Context
 from services.reconciler.dispatch import Dispatcher
@@ -35,21 +38,19 @@ from services.reconciler.metrics import QueueMetrics
 from services.reconciler.names import HOST, Obj
 from services.reconciler.router import Router
 from services.reconciler.sinks import Sinks
-from services.reconciler.spreads import spreads
 from services.reconciler.work.hub import Hub
 from services.reconciler.work.peer_servicer import PeerServicer
 from services.reconciler.work.queues import QueueServicer
 from services.reconciler.work.service import WorkService
 from services.reconciler.work.servicer import WorkServicer
-from services.reconciler.work.spec import RESERVED
 from services.reconciler.world import World
 
 log = logging.getLogger(__name__)
 
 USER_AGENT = "reclock-reconciler"
-MAX_BACKOFF = 60.0
-HOST_WEIGHT = 100.0
 RELEASE_TIMEOUT = 10.0
+DRAIN_SECONDS = 8.0
+"""How long reconciles may take to end when the process stops, or the host is another replica's."""
 
 
 class ReconcilerService(Service[ReconcilerConfig]):
@@ -59,7 +60,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
 
     def __init__(self, config: ReconcilerConfig) -> None:
         super().__init__(config)
-        self.queue = FairQueue(workers=config.workers, max_delay=MAX_BACKOFF)
+        self.channels = Channels()
         self.fleet = FleetWatcher(
             config.discovery_address, config.tls, user_agent=USER_AGENT, with_leaving=True,
             state_file=config.state_file,
@@ -70,13 +71,14 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self._discovery: grpc.aio.Channel | None = None
         self._members: Members | None = None
         self._context: Context | None = None
+        self._hub: Hub | None = None
+        self._sockets = ""
+        """Directory of the socket on which our own worker connects where the port has TLS."""
         self._waiting = "the host has not been reached yet"
         self.checks["host"] = lambda: self._waiting or None
         self.checks["fleet"] = self.fleet.check
-        self.metrics = QueueMetrics(
-            lambda: [(RESERVED, row) for row in self.queue.stats()] + self.work.stats(),
-            lambda: spreads(RESERVED, self.queue) + self.work.spreads(),
-        )
+        self.checks["controllers"] = self._connected
+        self.metrics = QueueMetrics(self.work.stats, self.work.spreads)
 
     def access(self) -> Access:
         """See Service."""
@@ -88,7 +90,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         name = "reclock.reconciler.v1."
         self.grpc.add(
             reconciler_pb2_grpc.add_QueueServiceServicer_to_server,
-            QueueServicer(self.work.parts, self.queue, self.replica), f"{name}QueueService",
+            QueueServicer(self.work.parts, self.replica), f"{name}QueueService",
         )  # fmt: skip
         self.grpc.add(
             reconciler_pb2_grpc.add_ReconcilerServiceServicer_to_server,
@@ -97,6 +99,9 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self.grpc.add(
             peer_pb2_grpc.add_PeerServiceServicer_to_server, PeerServicer(self.work.parts), f"{name}PeerService"
         )
+        if self.config.tls:
+            self._sockets = tempfile.mkdtemp(prefix="reclock-")
+            self.grpc.also.append(f"unix:{self._sockets}/work")
         self._client = await KubeClient.connect(
             Path(self.config.host.kubeconfig), name=HOST, user_agent=USER_AGENT
         )
@@ -106,8 +111,6 @@ class ReconcilerService(Service[ReconcilerConfig]):
 
     async def _begin(self, client: KubeClient) -> None:
         fleet_id = await self._fleet_id(client)
-        # What the host does costs members nothing: it may use every worker, and goes first.
-        self.queue.engage(HOST, weight=HOST_WEIGHT, cap=self.config.workers)
         router: Router
         hub: Hub
 
@@ -117,14 +120,14 @@ class ReconcilerService(Service[ReconcilerConfig]):
         host = HostCache(client, host_event)
         sinks = Sinks(client)
         context = Context(
-            World(fleet_id, host), self.queue, Applier(lambda: hub.valid()), Recorder(client),
+            World(fleet_id, host), self.channels, Applier(lambda: hub.valid()), Recorder(client),
             worker_lost_timeout=self.config.worker_lost_timeout, surge_timeout=self.config.surge_timeout,
             release=self._release, sinks=sinks.resources,
             unread=lambda: not (aggregations.informer.synced.is_set() and sinks.informer.synced.is_set()),
         )  # fmt: skip
         router = Router(context)
         owners = HostOwners(client, self.tasks, router.owner_changed)
-        members = Members(context, router, self.queue, self.config.sweep_seconds, self._task_failed)
+        members = Members(context, router, self.config.sweep_seconds, self._task_failed)
         self._members, self._context = members, context
         aggregations = Aggregations(client, members.follow)
         members.follow(aggregations.resources())
@@ -135,28 +138,39 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self.tasks.spawn(context.events.run(), "events", root=True)
         await self._read(host)
         self.fleet.subscribe(members)
-        hub = self.work.begin(client, self.fleet, lambda: self.grpc.bound)
+        hub = self._hub = self.work.begin(client, self.fleet, lambda: self.grpc.bound)
         self.tasks.spawn(self.fleet.run(), "fleet", root=True)
         # Without the fleet nothing would seem to have copies, and everything could go.
         await self.fleet.synced.wait()
         self.work.fleet_known()
-        router.started = True
-        dispatcher = Dispatcher(context, self.queue, owners, lambda: hub.valid())
+        dispatcher = Dispatcher(context, owners, router.due, self.config.workers)
+        self.channels.controllers = dispatcher.by_source
         self.tasks.spawn(self._lead(hub, dispatcher, fleet_id), "lead", root=True)
 
     async def _lead(self, hub: Hub, dispatcher: Dispatcher, fleet_id: str) -> None:
         """Work while this replica has the host; the caches are followed all the time, so that it can start at once."""
+        await self.grpc.listening.wait()
         while True:
             await hub.leading.wait()
             log.info("working for fleet %s", fleet_id)
-            workers = Tasks("built-in", self._task_failed)
-            for number in range(self.config.workers):
-                workers.spawn(dispatcher.work(), f"worker {number}")
+            worker = self.channels.worker = Worker(
+                *dispatcher.controllers, fleet=Fleet.without_front(self.work.token), name=self.replica, drain=DRAIN_SECONDS,
+                reconciler=self.grpc.also[0] if self.grpc.also else self.grpc.bound, tls_ca="", tls_cert="",
+            )  # fmt: skip
+            running = self.tasks.spawn(worker.run(), "built-in controllers")
             try:
                 await hub.following.wait()
                 log.warning("another replica has the host now, or may have: the built-in controllers pause here")
             finally:
-                await workers.close()
+                running.cancel()  # it stops in order
+                await asyncio.wait({running})
+
+    def _connected(self) -> str | None:
+        """What /readyz says of the built-in controllers: they work here, or on another replica."""
+        if self._hub is None or not self._hub.leading.is_set():
+            return None
+        worker = self.channels.worker
+        return None if worker is not None and worker.connected else "the built-in controllers are not connected yet"
 
     async def _release(self, name: str, since: datetime, left: list[str], count: int) -> None:
         """Tell discovery that a member may go; that it is back, or gone, by now is said by the fleet's stream."""
@@ -191,17 +205,19 @@ class ReconcilerService(Service[ReconcilerConfig]):
 
     async def stop_intake(self) -> None:
         """Hand out nothing new."""
-        self.queue.shut_down()
         self.work.stop_intake()
 
     async def drain(self) -> None:
         """Let running reconciles end."""
-        await asyncio.gather(self.queue.drain(), self.work.drain())
+        own = [self.channels.worker.stop()] if self.channels.worker is not None else []
+        await asyncio.gather(*own, self.work.drain())
 
     async def close(self) -> None:
         """Leave members and host."""
         self.metrics.unregister()
         await self.work.close()
+        if self._sockets:
+            shutil.rmtree(self._sockets, ignore_errors=True)
         if self._members is not None:
             await self._members.close()
         if self._discovery is not None:

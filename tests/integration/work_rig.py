@@ -11,7 +11,6 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
-from _fastpath.fair_queue import FairQueue
 from reclock.reconciler.v1 import peer_pb2_grpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
@@ -109,9 +108,12 @@ class Rig:
 @asynccontextmanager
 async def rig(
     *names: str, lease: int = 1, clusters: FakeFleet | None = None, replica: str = "r1", tls: TLS | None = None,
-    reviews: Reviews | None = None, **config: Any,
-) -> AsyncIterator[Rig]:
-    """A rig with these members; earlier leases are not waited for. With `clusters` it is over those, one of several."""
+    reviews: Reviews | None = None, socket: str = "", **config: Any,
+) -> AsyncIterator[Rig]:  # fmt: skip
+    """A rig with these members; earlier leases are not waited for. With `clusters` it is over those, one of several.
+
+    `socket`: where it listens too, in plaintext.
+    """
     shared = clusters is not None
     if clusters is None:
         clusters = FakeFleet()
@@ -126,9 +128,10 @@ async def rig(
     )  # fmt: skip
     work = WorkService(settings, replica, lambda name, error: failures.append(f"{name}: {error!r}"), server)
     work._started -= 3600
+    server.also += [socket] if socket else []
     package = "reclock.reconciler.v1."
     server.add(rpc.add_ReconcilerServiceServicer_to_server, WorkServicer(work.parts), f"{package}ReconcilerService")
-    queues = QueueServicer(work.parts, FairQueue(), replica)
+    queues = QueueServicer(work.parts, replica)
     server.add(rpc.add_QueueServiceServicer_to_server, queues, f"{package}QueueService")
     server.add(peer_pb2_grpc.add_PeerServiceServicer_to_server, PeerServicer(work.parts), f"{package}PeerService")
     await server.start()

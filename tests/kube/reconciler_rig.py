@@ -45,6 +45,7 @@ class Rig:
         self.processes: dict[str, Process] = {}
         self.clients: dict[str, KubeClient] = {}
         self.discovery = ""
+        self.reconciler = ""
 
     async def forget(self, cluster: str) -> None:
         """Say that a removed cluster will not come back, as soon as that is taken."""
@@ -81,6 +82,7 @@ class Rig:
         await install(self.fleet.host.api, lambda text: None)
         grpc = {name: self.ports.take() for name in ("discovery", "scheduler", "reconciler")}
         self.discovery = f"127.0.0.1:{grpc['discovery']}"
+        self.reconciler = f"127.0.0.1:{grpc['reconciler']}"
         discovery = {"discoveryAddress": self.discovery}
         provider = {"type": "kubeconfig-file", "paths": [str(self.fleet.layout.members)]}
         self._service("discovery", grpc["discovery"], {

@@ -7,7 +7,10 @@ import asyncio
 import json
 
 import pytest
+from grpc import aio
 
+from reclock.reconciler.v1 import reconciler_pb2 as pb
+from reclock.reconciler.v1 import reconciler_pb2_grpc
 from services.common.kube.resource import EVENTS, NAMESPACES, PODS, Resource
 from services.reconciler.names import (
     CONFIGMAPS,
@@ -91,6 +94,35 @@ def _workload_for(ns: str) -> Obj:
         "metadata": {"name": "job-nobody", "namespace": ns, "finalizers": ["reclock.dev/copies"]},
         "spec": {"owner": owner, "podSets": [{"name": "main", "count": 1, "requests": {}}], "mode": "Single"},
     }  # fmt: skip
+
+
+async def test_an_operator_pauses_a_member_for_the_built_in_controllers(rig: Rig, ns: str) -> None:
+    await pin(rig, ns, "east")
+    async with aio.insecure_channel(rig.reconciler) as channel:
+        queues = reconciler_pb2_grpc.QueueServiceStub(channel)
+
+        async def pause(paused: bool) -> None:
+            await queues.UpdateQueue(pb.UpdateQueueRequest(controller="reclock-workloads", cluster="east", paused=paused))
+
+        async def waiting() -> list[pb.Queue]:
+            rows = (await queues.ListQueues(pb.ListQueuesRequest(controller="reclock-workloads"))).queues
+            return [row for row in rows if row.cluster == "east" and row.paused and row.depth]
+
+        await pause(True)
+        try:
+            await rig.clients[""].create(JOBS, ns, job("held", ns, "600s"))
+            await until(waiting, "its copy waits in the queue")
+            assert await rig.get("east", JOBS, ns, "held") is None
+        finally:
+            await pause(False)
+
+        async def copied() -> bool:
+            return await rig.get("east", JOBS, ns, "held") is not None
+
+        await until(copied, "it is copied")
+        worker, = (await queues.ListQueues(pb.ListQueuesRequest(controller="reclock-garbage"))).controllers[0].workers
+        assert worker.max_in_flight == 16
+    await rig.clients[""].delete(POLICIES, None, ns)
 
 
 async def test_behaviour_5_and_6_offline_member_is_collected_when_it_returns(

@@ -13,6 +13,7 @@ import reclock
 from reclock import (
     Annotation,
     Changed,
+    Channel,
     Field,
     For,
     Index,
@@ -47,7 +48,8 @@ CHOICE = Predicates(changes=[Changed.LABELS], created=False, updated=False, dele
 
 @controller(
     for_=[For("v1/configmaps", name="main", labels="a=b", fields="metadata.name=x", namespaces=["n"], on=On.ALL,
-              predicates=CHOICE, optional=True, priority=3)],
+              predicates=CHOICE, optional=True, priority=3),
+          Channel(name="told", target="main")],
     owns=[Owns("apps/v1/deployments", kind="apps/Deployment", target="main")],
     watches=[
         Watch("v1/secrets", by=Owner("x/Y", any_owner=True, cluster_scoped=True)),
@@ -57,7 +59,7 @@ CHOICE = Predicates(changes=[Changed.LABELS], created=False, updated=False, dele
         Watch("v1/pods", by=mapper, whole_object=True, name="mine"),
     ],
     name="everything", where="env=prod", on=On.ALL, max_in_flight=5, weights={"east": 2.0}, caps={"east": 3},
-    mode=Mode.PRIORITY_FIRST, backoff_base=0.5, backoff_max=5.0,
+    mode=Mode.PRIORITY_FIRST, backoff_base=0.5, backoff_max=5.0, leaving=True,
     indexes=[Index(name="l", label="x", source="main"), Index(name="a", annotation="y"), Index(name="p", path="spec.z")],
 )  # fmt: skip
 def everything(request: SyncRequest) -> None:
@@ -119,6 +121,10 @@ async def test_every_rpc_and_every_message_of_work_is_used(monkeypatch: Any) -> 
             pb.MappedKey(cluster="west", namespace="there", name="p", source="main", priority=4)
         ]
         await world.worker.indexed(everything, "l", "v")
+        world.worker.tell(everything, Target("x", "n", "east", "told", priority=2, after=1.0))
+        await eventually_said(service, "due")
+        [told] = service.streams[-1].due.values()
+        assert set_fields(told, {})["reclock.reconciler.v1.DueKey"] == names(pb.DueKey.DESCRIPTOR)
         async with Queues(reconciler=service.address, kubeconfig=world.fleet.kubeconfig) as queues:
             await queues.list("everything")
             await queues.update("east", weight=2.0, cap=3, paused=True)

@@ -11,10 +11,11 @@ import grpc
 import pytest
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
+from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.access import by_certificate
 from services.reconciler.work.register import decode
 from services.reconciler.work.spec import BadRegister
-from tests.integration.work_rig import for_configmaps, rig, violations
+from tests.integration.work_rig import Worker, for_configmaps, rig, violations
 
 CONFIGMAPS = pb.Source(version="v1", resource="configmaps", for_object=pb.ForObject())
 
@@ -29,7 +30,9 @@ def source(**fields: Any) -> pb.Source:
 
 @pytest.mark.parametrize(("register", "field"), [
     (for_configmaps("Not Good"), "controller"),
-    (for_configmaps("built-in"), "controller"),
+    (for_configmaps(sources=[pb.Source(version="v1", channel=pb.Channel())]), "sources[0].version"),
+    (for_configmaps(sources=[pb.Source(label_selector="a=b", channel=pb.Channel())]), "sources[0].label_selector"),
+    (for_configmaps(sources=[pb.Source(channel=pb.Channel(), target="none"), CONFIGMAPS]), "sources[0].target"),
     (for_configmaps(weights={"east": 0}), "weights['east']"),
     (for_configmaps(weights={"east": -1}), "weights['east']"),
     (for_configmaps(weights={"east": math.nan}), "weights['east']"),
@@ -184,7 +187,8 @@ async def test_over_mutual_tls_services_alone_are_workers(tmp_path: Path, name: 
     (tmp_path / "crt").write_bytes(cert)
     (tmp_path / "key").write_bytes(private)
     tls = TLS(cert=str(tmp_path / "crt"), key=str(tmp_path / "key"), ca=str(tmp_path / "ca"))
-    async with rig("east", tls=tls) as it:
+    socket = f"unix:{tmp_path}/work"
+    async with rig("east", tls=tls, socket=socket, local={"groups": []}) as it:
         host = it.clusters.clusters[""]
         host.allow = lambda spec: spec["user"] == name
         host.tokens["t"] = {"username": "bob"}
@@ -198,6 +202,13 @@ async def test_over_mutual_tls_services_alone_are_workers(tmp_path: Path, name: 
         error = await it.worker(for_configmaps("d"), token="t").refused()
         assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "'bob'" in (error.details() or "")
         await worker.close()
+        # Over the socket no certificate is asked for: this process's own worker has a token, others are of this machine.
+        async with grpc.aio.insecure_channel(socket) as chan:
+            error = await Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("d")).refused()
+            assert "'reclock:local'" in (error.details() or "")
+            own = Worker(rpc.ReconcilerServiceStub(chan), for_configmaps("d"), it.work.token)
+            await own.next("registered")
+            await own.close()
 
 
 async def test_the_newest_registration_counts_and_unchanged_sources_go_on() -> None:

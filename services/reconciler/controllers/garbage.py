@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.host_owners import HostOwners
@@ -19,21 +20,27 @@ SWEEP = -100
 UNKNOWN_WAIT = 0.5
 
 
-def sweep(context: Context, member: MemberCache) -> None:
-    """Queue every copy, dependency, namespace and host-owned object of a member: each decides by itself."""
+def everything(member: MemberCache) -> Iterator[Key]:
+    """Every copy, dependency, namespace and host-owned object of a member."""
     namespaces = {""}
     for kind in COPIED:
         for namespace, name in list(member.informers[kind].store):
-            context.add(member.name, kind, namespace, name, SWEEP)
+            yield Key(kind, namespace, name)
     for kind in DEPENDENCIES:
         namespaces.update(namespace for namespace, _ in member.informers[kind].store)
     for namespace in namespaces:
-        context.add(member.name, "dependencies", namespace, "all", SWEEP)
+        yield Key("dependencies", namespace, "all")
     for _, name in list(member.informers[NAMESPACE].store):
-        context.add(member.name, NAMESPACE, "", name, SWEEP)
+        yield Key(NAMESPACE, "", name)
     if member.owned is not None:
         for key, obj in member.owned.all():
-            context.add(member.name, f"owned/{key}", *name_of(obj), SWEEP)
+            yield Key(f"owned/{key}", *name_of(obj))
+
+
+def sweep(context: Context, member: MemberCache) -> None:
+    """Queue everything of a member: each decides by itself."""
+    for key in everything(member):
+        context.add(member.name, *key, SWEEP)
 
 
 async def reconcile_owned(owners: HostOwners, member: MemberCache, key: Key) -> None:

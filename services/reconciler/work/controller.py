@@ -24,7 +24,14 @@ from services.reconciler.work.parts import Engaged, Part, Steering
 from services.reconciler.work.predicates import ADDED, DELETED, MODIFIED
 from services.reconciler.work.seat import Seat
 from services.reconciler.work.sources import Sources
-from services.reconciler.work.spec import PRIORITY, ControllerSpec, SourceSpec, takes_host, takes_members
+from services.reconciler.work.spec import (
+    PRIORITY,
+    ControllerSpec,
+    SourceSpec,
+    seconds,
+    takes_host,
+    takes_members,
+)
 from services.reconciler.work.traces import Traces
 
 log = logging.getLogger(__name__)
@@ -104,6 +111,8 @@ class Controller:
         self._steer()
         self.maps.push()
         self.handout.wake()
+        for cluster in self.parts:
+            self._ask(seat, cluster)
 
     def leave(self, seat: Seat, *, orderly: bool) -> None:
         """A worker is gone: in order, then what it holds is anybody's at once; else when its leases end."""
@@ -136,6 +145,13 @@ class Controller:
             part.opening = asyncio.get_running_loop().call_later(wait, self._open, part)
         self._pause(cluster)
         self.sources.sync(part, self.spec.sources)
+        for seat in self.seats:
+            self._ask(seat, cluster)
+
+    def _ask(self, seat: Seat, cluster: str) -> None:
+        """Let a worker tell what is due in a cluster that it or we have begun with, where it is workers that know."""
+        if self.spec.channels:
+            seat.deliver(tell=pb.Tell(cluster=cluster))
 
     def disengage(self, cluster: str, reason: pb.CancelReason.ValueType) -> None:
         """The cluster left, or is another replica's now: what waits is dropped, what runs is told."""
@@ -206,6 +222,17 @@ class Controller:
         part.opening = None
         self._pause(part.engaged.cluster)
 
+    def sole(self, seat: Seat) -> None:
+        """Nobody but this worker works, and it has named what it runs: see Resume.sole."""
+        for other in [other for other in self.seats if other is not seat]:
+            self.leave(other, orderly=True)
+            other.port.replaced(other)
+        self.handout.only(seat)
+        for part in self.parts.values():
+            if part.opening is not None:
+                part.opening.cancel()
+                self._open(part)
+
     # Events.
 
     def _event(self, source: SourceSpec, cluster: str, event: str, obj: Obj, old: Obj | None, initial: bool) -> None:
@@ -254,6 +281,21 @@ class Controller:
             self.add(
                 Target(cluster, key.namespace, key.name, source), key.priority if key.HasField("priority") else usual
             )
+
+    def due(self, due: pb.Due) -> None:
+        """A worker said what is due; of clusters of other replicas those are told as well."""
+        channels = self.spec.channels
+        for key in due.keys:
+            source = channels.get(key.source)
+            if source is None or key.cluster not in self.parts:
+                continue
+            target = Target(key.cluster, key.namespace, key.name, source.request_source)
+            priority = key.priority if key.HasField("priority") else source.priority
+            if after := seconds(key.after):
+                self.queue.add_after(target.cluster, target.key, after, priority)
+                self.traces.note(target)
+            else:
+                self.add(target, priority)
 
     def problems(self) -> list[str]:
         """What its sources cannot follow now."""

@@ -21,6 +21,8 @@ def take(controller: Controller, seat: Seat, message: pb.WorkRequest) -> None:
         controller.handout.resume(seat, message.resume)
     elif kind == "mapped":
         controller.mapped(seat, message.mapped)
+    elif kind == "due":
+        controller.due(message.due)
     elif kind == "drain":
         seat.draining = True
         seat.credit = 0

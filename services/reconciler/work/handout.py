@@ -211,9 +211,12 @@ class Handout:
         named = set(resume.tokens) | set(held)
         resumed = []
         for lease in self.leases:
-            if lease.worker != seat.worker or lease.seat is seat or lease.cancelled:
+            if lease.worker != seat.worker or lease.cancelled:
                 continue
-            if lease.token in named:
+            if lease.seat is seat:
+                # It says again what it runs.
+                resumed += [lease.token] if lease.token in named else []
+            elif lease.token in named:
                 self.leases.move(lease, seat)
                 resumed.append(lease.token)
             else:
@@ -227,6 +230,14 @@ class Handout:
                 ))  # fmt: skip
         self._leased.set()
         seat.deliver(resumed=pb.Resumed(tokens=resumed))
+        if resume.sole:
+            self._controller.sole(seat)
+
+    def only(self, seat: Seat) -> None:
+        """No other worker runs anything, whatever it was given."""
+        for lease in self.leases:
+            if lease.worker != seat.worker and not lease.cancelled:
+                self._back(lease)
 
     def _adopt(self, seat: Seat, held: pb.Held) -> bool:
         """While the cluster is closed for a former owner's leases, what a worker says it runs is believed."""

@@ -47,7 +47,7 @@ class Hub:
         self.valid: Callable[[], bool] = lambda: True
         """Whether this replica owns for sure what it owns."""
         self.leading, self.following = asyncio.Event(), asyncio.Event()
-        """Whether this replica owns the host, and with it runs the built-in controllers, or not: one of them is set."""
+        """Whether this replica owns the host, and with it is who runs the built-in controllers: one of them is set."""
         self.following.set()
         self._failed = failed
         self._tasks = Tasks("feeds", failed)
@@ -144,7 +144,7 @@ class Hub:
         if cluster == HOST:
             self.leading.clear()
             self.following.set()
-        here = cluster == HOST or cluster in self.present()
+        here = cluster == HOST or cluster in self.fleet.members
         for controller in self.controllers.values():
             controller.disengage(cluster, pb.CANCEL_REASON_MOVED if here else pb.CANCEL_REASON_CLUSTER_LEFT)
 
@@ -178,26 +178,25 @@ class Hub:
         member = self.fleet.members.get(cluster)
         return member.client if member is not None else None
 
-    def present(self) -> dict[str, Member]:
-        """The fleet as workers see it: a cluster that is leaving has left."""
-        return {name: member for name, member in self.fleet.members.items() if member.leaving_since is None}
-
-    def labels(self, cluster: str) -> dict[str, str]:
-        """Labels of a cluster; the host has none."""
+    def _wants(self, controller: Controller, cluster: str) -> bool:
+        """Whether a cluster is a controller's business; one that is leaving has left for most."""
         member = self.fleet.members.get(cluster)
-        return dict(member.labels) if member is not None else {}
+        if member is not None and member.leaving_since is not None and not controller.spec.leaving:
+            return False
+        return controller.wants(cluster, dict(member.labels) if member is not None else {})
 
     def _select(self, controller: Controller, only: str | None = None) -> None:
         """Engage and disengage what the controller's scope and selector say."""
         for cluster, engaged in list(self.engaged_here.items()):
             if only is not None and cluster != only:
                 continue
-            wanted = controller.wants(cluster, self.labels(cluster))
+            wanted = self._wants(controller, cluster)
             if wanted and cluster not in controller.parts:
                 controller.engage(engaged)
                 if cluster == HOST:
-                    for member in self.present().values():
-                        controller.cluster_event(ADDED, cluster_object(member), None, initial=True)
+                    for member in self.fleet.members.values():
+                        if member.leaving_since is None:
+                            controller.cluster_event(ADDED, cluster_object(member), None, initial=True)
             elif not wanted:
                 controller.disengage(cluster, pb.CANCEL_REASON_CLUSTER_LEFT)
 
@@ -205,18 +204,12 @@ class Hub:
 
     async def engaged(self, member: Member) -> None:
         """See FleetListener."""
+        self.want()
         if member.leaving_since is None:
-            self.want()
             self._tell(ADDED, cluster_object(member), None)
 
     async def updated(self, member: Member, old: Member) -> None:
         """See FleetListener. Another incarnation is another cluster under the same name."""
-        if (member.leaving_since is None) != (old.leaving_since is None):
-            self.want()
-            self._tell(ADDED if member.leaving_since is None else DELETED, cluster_object(member), None)
-            return
-        if member.leaving_since is not None:
-            return
         engaged = self.engaged_here.get(member.name)
         if engaged is not None and member.uid != engaged.incarnation:
             if engaged.incarnation:
@@ -225,7 +218,10 @@ class Hub:
             engaged.incarnation = member.uid
         for controller in self.controllers.values():
             self._select(controller, member.name)
-        self._tell(MODIFIED, cluster_object(member), cluster_object(old))
+        if (member.leaving_since is None) != (old.leaving_since is None):
+            self._tell(ADDED if member.leaving_since is None else DELETED, cluster_object(member), None)
+        elif member.leaving_since is None:
+            self._tell(MODIFIED, cluster_object(member), cluster_object(old))
 
     async def disengaged(self, member: Member) -> None:
         """See FleetListener."""
@@ -236,7 +232,7 @@ class Hub:
     def want(self) -> None:
         """Tell the ownership which clusters there are, once the fleet is known."""
         if self.ownership is not None and self.fleet.synced.is_set():
-            self.ownership.want([HOST, *self.present()])
+            self.ownership.want([HOST, *self.fleet.members])
 
     def _tell(self, event: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
         for controller in self.controllers.values():

@@ -129,7 +129,16 @@ class ByWorker:
         return iter(())
 
 
-Mapping = ForObject | ByOwner | ByText | ByField | ByWorker
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """Nothing is watched; workers say what is due."""
+
+    def targets(self, cluster: str, obj: Obj) -> Iterator[Target]:
+        """None from here."""
+        return iter(())
+
+
+Mapping = ForObject | ByOwner | ByText | ByField | ByWorker | Channel
 
 
 def to_other_clusters(mapping: Mapping) -> bool:

@@ -38,7 +38,8 @@ class Probe:
         """Look at all sources in all clusters at once; `clusters` are those that can be reached."""
         found = Found()
         checks = [
-            self._source(found, place, source, clusters) for place, source in enumerate(sources) if not source.is_fleet
+            self._source(found, place, source, clusters) for place, source in enumerate(sources)
+            if not (source.is_fleet or source.is_channel)
         ]
         await asyncio.gather(*checks)
         return found

@@ -1,4 +1,4 @@
-"""`QueueService`: the queues of all controllers, the built-in ones' among them, shown and steered."""
+"""`QueueService`: the queues of all controllers, shown and steered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from _fastpath.fair_queue import ClusterStats, FairQueue
+from _fastpath.fair_queue import ClusterStats
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.errors import StatusError
@@ -17,17 +17,16 @@ from services.reconciler.work.controller import PROBLEMS_MAX, Controller
 from services.reconciler.work.handout import duration
 from services.reconciler.work.mapping import HOST
 from services.reconciler.work.servicer import Parts
-from services.reconciler.work.spec import RESERVED, check_cap, check_weight, seconds
+from services.reconciler.work.spec import check_cap, check_weight, seconds
 
 INTERVAL = (0.1, 60.0)
 
 
 class QueueServicer(rpc.QueueServiceServicer):
-    """`built_in` is the queue of Reclock's own controllers, on the replica that runs them."""
+    """On one replica, for all."""
 
-    def __init__(self, parts: Parts, built_in: FairQueue, replica: str) -> None:
+    def __init__(self, parts: Parts, replica: str) -> None:
         self._parts = parts
-        self._built_in = built_in
         self._replica = replica
 
     async def ListQueues(self, request: pb.ListQueuesRequest, context: grpc.aio.ServicerContext) -> pb.ListQueuesResponse:
@@ -70,7 +69,7 @@ class QueueServicer(rpc.QueueServiceServicer):
             except StatusError as error:
                 await abort_status(context, error)
         if not changed:
-            names = sorted({RESERVED, *(self._parts.hub.controllers if self._parts.hub else ())})
+            names = sorted(self._parts.hub.controllers if self._parts.hub else ())
             text = f"cluster {request.cluster!r} is not engaged" if request.controller in ("", *names) else (
                 f"there is no controller {request.controller!r}; there are: {', '.join(names)}"
             )  # fmt: skip
@@ -98,10 +97,6 @@ class QueueServicer(rpc.QueueServiceServicer):
 
     def _here(self, wanted: str) -> pb.ListQueuesResponse:
         answer = pb.ListQueuesResponse()
-        if wanted in ("", RESERVED) and (rows := self._built_in.stats()):
-            answer.controllers.append(pb.Controller(name=RESERVED))
-            how_long = {each.cluster: each for each in spreads(RESERVED, self._built_in)}
-            answer.queues.extend(_row(RESERVED, row, self._replica, True, how_long.get(row.cluster)) for row in rows)
         for controller in self._controllers(wanted):
             synced = {cluster: part.synced for cluster, part in controller.parts.items()}
             how_long = {each.cluster: each for each in spreads(controller.name, controller.queue)}
@@ -122,25 +117,13 @@ class QueueServicer(rpc.QueueServiceServicer):
         cap = request.cap if request.HasField("cap") else None
         paused = request.paused if request.HasField("paused") else None
         changed = 0
-        if request.controller in ("", RESERVED) and request.cluster in {row.cluster for row in self._built_in.stats()}:
-            _steer(self._built_in, request.cluster, weight, cap, paused)
-            changed += 1
         hub = self._parts.hub
-        known = hub is not None and (request.cluster == HOST or request.cluster in hub.present())
+        known = hub is not None and (request.cluster == HOST or request.cluster in hub.fleet.members)
         for controller in self._controllers(request.controller) if known else ():
             # Noted also where another replica has the cluster: it may come here.
             controller.steer(request.cluster, weight, cap, paused)
             changed += request.cluster in controller.parts
         return changed
-
-
-def _steer(queue: FairQueue, cluster: str, weight: float | None, cap: int | None, paused: bool | None) -> None:
-    if weight is not None:
-        queue.set_weight(cluster, weight)
-    if cap is not None:
-        queue.set_cap(cluster, cap)
-    if paused is not None:
-        (queue.pause if paused else queue.resume)(cluster)
 
 
 def _row(controller: str, row: ClusterStats, replica: str, synced: bool, spread: Spread | None) -> pb.Queue:

@@ -10,7 +10,6 @@ from services.reconciler.work.spec import (
     MAX_IN_FLIGHT,
     NAME,
     PROTOCOL,
-    RESERVED,
     BadRegister,
     Checker,
     ControllerSpec,
@@ -28,8 +27,6 @@ def decode(register: pb.Register) -> tuple[ControllerSpec, WorkerSpec]:
     name = register.controller
     if not NAME.fullmatch(name):
         check.say("controller", f"{name!r}: 1 to 63 of a-z, 0-9, '-', '.', starting and ending with a letter or digit")
-    elif name == RESERVED:
-        check.say("controller", f"{name!r} is Reclock's own")
     scope = _enum(check, "scope", register.scope, pb.Scope)
     mode = _enum(check, "mode", register.mode, pb.Mode)
     for key in "weights", "caps":
@@ -41,7 +38,7 @@ def decode(register: pb.Register) -> tuple[ControllerSpec, WorkerSpec]:
     spec = ControllerSpec(
         name, sources, check.selector("cluster_selector", register.cluster_selector), scope or pb.SCOPE_MEMBERS,
         dict(register.weights), dict(register.caps), mode == pb.MODE_PRIORITY_FIRST,
-        decode_indexes(check, register, sources), *_backoff(check, register),
+        decode_indexes(check, register, sources), *_backoff(check, register), register.leaving_clusters,
     )  # fmt: skip
     worker = _worker(check, register)
     if check.violations:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from _fastpath.fair_queue import ClusterStats
 from reclock.reconciler.v1 import reconciler_pb2 as pb
+from services.common.access import MASTERS, User
 from services.common.etcd import Etcd, EtcdUnavailable
 from services.common.fleet import FleetWatcher
 from services.common.grpc import GrpcServer
@@ -22,6 +23,9 @@ from services.reconciler.work.peers import NoPeers
 from services.reconciler.work.replicas import Record, Replicas, new_secret
 from services.reconciler.work.servicer import Parts
 
+OWN = User("reclock:built-in", (MASTERS,))
+"""The built-in controllers: what they may do on host and members is not the queue's to say."""
+
 
 class WorkService:
     """Makes the parts when host and fleet are there, and ends them in order."""
@@ -31,6 +35,8 @@ class WorkService:
         self._replica = replica
         self._failed = failed
         self._started = time.monotonic()
+        self.token = grpc.access.own_token(OWN)
+        """By it this process's own worker is known."""
         self._tasks = Tasks("work", failed)
         self._etcd: Etcd | None = None
         self._replicas: Replicas | None = None

@@ -143,7 +143,7 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         access = self._parts.access
         await access.require(user, Attributes("work", GROUP, "controllers", name=spec.name))
         for source in spec.sources:
-            for namespace in source.namespaces or ("",):
+            for namespace in () if source.is_channel else source.namespaces or ("",):
                 for verb in ("list", "watch"):
                     what = Attributes(verb, source.resource.group, source.resource.resource, namespace=namespace)
                     await access.require(user, what)
@@ -193,7 +193,7 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
 def reachable(hub: Hub, spec: ControllerSpec) -> dict[str, KubeClient]:
     """Clusters that can be asked about a registration."""
     members = {
-        member.name: member.client for member in hub.present().values()
-        if member.reachable and spec.cluster_selector.matches(member.labels)
+        member.name: member.client for member in hub.fleet.members.values()
+        if member.leaving_since is None and member.reachable and spec.cluster_selector.matches(member.labels)
     }  # fmt: skip
     return {HOST: hub.host, **members}

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from services.common.access import User
-from services.reconciler.work.checks import check_done, check_key
+from services.reconciler.work.checks import check_done, check_due, check_key
 from services.reconciler.work.mapping import Target
 from services.reconciler.work.spec import ControllerSpec, WorkerSpec
 
@@ -60,6 +60,7 @@ class Session:
         lease: float, ownerless: Callable[[str], bool] = lambda cluster: False,
     ) -> None:  # fmt: skip
         self.spec = spec
+        self._channels = spec.channels
         self._lease = lease
         self._ownerless = ownerless
         """Whether a cluster's replica is gone and none has followed yet."""
@@ -265,6 +266,8 @@ class Session:
             self._to_all(message)
         elif kind == "mapped":
             self._mapped(message)
+        elif kind == "due":
+            self._due(message)
         elif kind == "drain":
             self.draining = True
             self._to_all(message)
@@ -317,6 +320,18 @@ class Session:
         del message.mapped.keys[:]
         message.mapped.keys.extend(kept)
         desk.say(message)
+
+    def _due(self, message: pb.WorkRequest) -> None:
+        """To all replicas: each takes what is of its clusters."""
+        kept = []
+        for place, key in enumerate(message.due.keys):
+            if wrong := check_due(key, self._channels):
+                self.problem(pb.PROBLEM_CODE_INVALID, wrong[1], field=f"due.keys[{place}].{wrong[0]}")
+            else:
+                kept.append(key)
+        if len(kept) < len(message.due.keys):
+            message = pb.WorkRequest(due=pb.Due(keys=kept))
+        self._to_all(message)
 
     def _end(self, token: str, desk: Desk) -> None:
         self._ended[token] = desk

@@ -53,6 +53,6 @@ class Sources:
 
 
 def _is_for(source: SourceSpec, cluster: str) -> bool:
-    if source.is_fleet:
+    if source.is_fleet or source.is_channel:
         return False
     return takes_host(source.scope) if cluster == HOST else takes_members(source.scope)

@@ -12,12 +12,11 @@ from reclock.reconciler.v1 import reconciler_pb2 as pb
 from services.common.errors import StatusError
 from services.common.kube.labels import LabelSelector, parse_labels
 from services.common.kube.resource import CLUSTERS, Resource
-from services.reconciler.work.mapping import Mapping
+from services.reconciler.work.mapping import Channel, Mapping
 from services.reconciler.work.paths import Path
 from services.reconciler.work.predicates import Predicates
 
 PROTOCOL = 1
-RESERVED = "built-in"
 MAX_IN_FLIGHT = 1000
 PRIORITY = 32767
 CAP_MAX = 1_000_000
@@ -57,6 +56,11 @@ class SourceSpec:
         """Whether the source is the fleet's clusters themselves."""
         return (self.resource.group, self.resource.resource) == (CLUSTERS.group, CLUSTERS.resource)
 
+    @property
+    def is_channel(self) -> bool:
+        """Whether workers say what is due, and nothing is watched."""
+        return isinstance(self.to, Channel)
+
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
@@ -83,6 +87,14 @@ class ControllerSpec:
     indexes: tuple[IndexSpec, ...] = ()
     backoff_base: float = 0.005
     backoff_max: float = 1000.0
+    leaving: bool = False
+    """Clusters that are leaving are its business, too."""
+
+    @property
+    def channels(self) -> dict[str, SourceSpec]:
+        """The sources whose requests workers tell of, by name; a single one also by "" alone."""
+        found = {source.ident: source for source in self.sources if source.is_channel}
+        return {**found, "": next(iter(found.values()))} if len(found) == 1 else found
 
 
 @dataclass(frozen=True, slots=True)

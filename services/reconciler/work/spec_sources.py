@@ -8,7 +8,16 @@ from collections import Counter
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from services.common.kube.resource import CLUSTERS, Resource
 from services.reconciler.work import paths
-from services.reconciler.work.mapping import ByField, ByOwner, ByText, ByWorker, ForObject, Mapping, Naming
+from services.reconciler.work.mapping import (
+    ByField,
+    ByOwner,
+    ByText,
+    ByWorker,
+    Channel,
+    ForObject,
+    Mapping,
+    Naming,
+)
 from services.reconciler.work.predicates import Predicates
 from services.reconciler.work.spec import (
     NAME,
@@ -48,22 +57,27 @@ def decode_sources(check: Checker, register: pb.Register, scope: int) -> tuple[S
     ]
     subjects = [source.request_source for source in found if isinstance(source.to, ForObject)]
     for place, source in enumerate(found):
-        if subjects and not isinstance(source.to, ForObject | ByWorker) and source.request_source not in subjects:
+        if subjects and not _names_freely(source, register.sources[place]) and source.request_source not in subjects:
             allowed = ", ".join(map(repr, subjects))
             check.say(f"sources[{place}].target", f"{source.request_source!r}: no ForObject source has that name; there are: {allowed}")
     return tuple(found)
+
+
+def _names_freely(source: SourceSpec, given: pb.Source) -> bool:
+    """Whether its requests need not be those of a ForObject source."""
+    return isinstance(source.to, ForObject | ByWorker) or (source.is_channel and not given.target)
 
 
 def _source(
     check: Checker, path: str, place: int, source: pb.Source, version: int, scope: int, whole_indexes: set[str]
 ) -> SourceSpec:
     ident = source.name or str(place)
-    resource = _resource(check, path, source)
+    to = _mapping(check, path, source, version)
+    resource = _no_resource(check, path, source) if isinstance(to, Channel) else _resource(check, path, source)
     for key in ("name", "target"):
         value = getattr(source, key)
         if value and not NAME.fullmatch(value):
             check.say(f"{path}.{key}", f"{value!r}: 1 to 63 of a-z, 0-9, '-', '.'")
-    to = _mapping(check, path, source, version)
     check.selector(f"{path}.label_selector", source.label_selector)
     check.between(f"{path}.priority", source.priority, -PRIORITY, PRIORITY)
     for namespace in source.namespaces:
@@ -72,7 +86,7 @@ def _source(
     spec = SourceSpec(
         ident, resource, to, source.label_selector, source.field_selector, tuple(sorted(set(source.namespaces))),
         _scope(check, path, source, scope), _predicates(check, path, source),
-        source.name if isinstance(to, ForObject) else source.target, source.optional, source.priority,
+        source.name if isinstance(to, ForObject) else source.target or (source.name if isinstance(to, Channel) else ""), source.optional, source.priority,
         isinstance(to, ByField) or (isinstance(to, ByWorker) and to.whole_object)
         or bool({"", ident} & whole_indexes),
     )  # fmt: skip
@@ -89,6 +103,13 @@ def _resource(check: Checker, path: str, source: pb.Source) -> Resource:
     if source.group and not all(_RESOURCE.fullmatch(part) for part in source.group.split(".")):
         check.say(f"{path}.group", f"{source.group!r}: an API group like apps, or empty for core")
     return Resource(source.group, source.version, source.resource)
+
+
+def _no_resource(check: Checker, path: str, source: pb.Source) -> Resource:
+    for key in ("group", "version", "resource", "label_selector", "field_selector", "namespaces", "predicates", "scope"):
+        if getattr(source, key) != getattr(pb.Source(), key):
+            check.say(f"{path}.{key}", "not with channel: nothing is watched")
+    return Resource("", "", "")
 
 
 def _check_fleet(check: Checker, path: str, spec: SourceSpec) -> None:
@@ -141,6 +162,8 @@ def _mapping(check: Checker, path: str, source: pb.Source, version: int) -> Mapp
             check.say(f"{path}.by_field.path", str(error))
     if kind == "by_worker":
         return ByWorker(source.by_worker.whole_object)
+    if kind == "channel":
+        return Channel()
     return ForObject()
 
 
@@ -152,7 +175,7 @@ def _old_mapping(check: Checker, path: str, source: pb.Source, version: int) -> 
         check.say(
             f"{path}.mapping" if version == 0 else f"{path}.to",
             f"{source.mapping!r}: allowed is For or Owns" if source.mapping or version == 0
-            else "set one of for_object, by_owner, by_label, by_annotation, by_field, by_worker",
+            else "set one of for_object, by_owner, by_label, by_annotation, by_field, by_worker, channel",
         )  # fmt: skip
     return ForObject()
 
