@@ -221,7 +221,7 @@ def test_drain_through_kill_9_and_stopped_half_way(fleet: RunningFleet, kubectl:
         after = {pod["metadata"]["uid"]: cluster_of(pod) for pod in ready_pods(kubectl, "app=web")}
         assert set(after) <= six, "nothing was started to move back"
         moved = set(after) - set(before)
-        assert Counter(after.values()) == {"east": 2 - len(moved), "west": 2 + len(moved)}, "what had not left stayed"
+        assert Counter(after.values()) == Counter(east=2 - len(moved), west=2 + len(moved)), "what had not left stayed"
         eventually(lambda: not status_of(kubectl, "deployment-web").get("moving"), 30)
 
         assert reclock(fleet, "drain", "east", "--no-wait").code == 0
