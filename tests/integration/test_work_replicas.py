@@ -211,9 +211,10 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
         await it.until(covers(*it.replicas), "three replicas share the clusters")
         await asyncio.sleep(1)
 
-        await _kill_and_freeze(it, clients, lambda name: Client(name, register, it.addresses, history, work))
-        while len(history.runs) < REQUESTS:
+        rounds = 0
+        while not rounds or len(history.runs) < REQUESTS:
             await _kill_and_freeze(it, clients, lambda name: Client(name, register, it.addresses, history, work))
+            rounds += 1
         await asyncio.sleep(2)
         busy.cancel()
         for key in keys:
@@ -228,7 +229,11 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
         stalls.cancel()
         assert history.overlaps() == []
         assert len(history.runs) > len(keys) * 2 and len({run.worker for run in history.runs}) >= 5
-        print(f"{len(history.runs)} requests by {len({run.worker for run in history.runs})} workers, {len(history.stalls)} stalls of the test itself")
+        print(
+            f"{len(history.runs)} requests by {len({run.worker for run in history.runs})} workers in {rounds} rounds of kills, "
+            f"{sum(replica.log.count('could not be renewed in time') for replica in it.replicas)} leases of replicas ended "
+            f"(one each round is meant to), {len(history.stalls)} stalls of the test itself"
+        )
         # A fence never goes back for a cluster, whoever gave the lease.
         for name in NAMES:
             fences = [run.fence for run in sorted(history.runs, key=lambda run: run.began) if run.key[0] == name]
