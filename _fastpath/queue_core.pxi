@@ -70,6 +70,7 @@ cdef struct Cluster:
     u32 cap
     u32 ready
     u32 records           # slab records of it
+    u32 hint              # the record that is likely its next one, or was: for prefetching only
     uint8_t engaged
     uint8_t paused
     Spread *spread        # from its first service on

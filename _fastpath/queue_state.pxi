@@ -89,6 +89,8 @@ cdef class _State:
             if q.levels[level].count == 0:
                 drop_level(q, r.cluster, level)
             raise
+        if c.ready == 0:
+            c.hint = i
         c.ready += 1
         q.ready += 1
         if q.pos[r.cluster] == NONE or q.priority_first:

@@ -235,6 +235,9 @@ cdef inline u32 take(Core *q, u32 cluster, u32 level) noexcept:
     first[0] = after
     if after != NONE:   # brings that record into the cache, too: it is the cluster's next one
         q.recs[after].prev = q.recs[i].prev
+    else:
+        after = l.heads[(l.vround + 1) & l.heads_mask]
+    q.clusters[cluster].hint = after
     q.recs[i].state = IDLE
     l.count -= 1
     if l.count == 0:
@@ -262,14 +265,8 @@ cdef void unlink(Core *q, u32 i, u32 level) noexcept:
 
 
 cdef inline u32 coming(const Core *q) noexcept:
-    """The record that is likely handed out next, NONE when none is known."""
-    cdef const Level *l
-    cdef u32 i
-    if q.heap_len == 0:
-        return NONE
-    l = &q.levels[q.clusters[q.heap[least_child(q, 0) if q.loose and q.heap_len > 1 else 0].cluster].level]
-    i = l.heads[l.vround & l.heads_mask]
-    return i if i != NONE else l.heads[(l.vround + 1) & l.heads_mask]
+    """The cluster that is likely served next. Some is eligible."""
+    return q.heap[least_child(q, 0) if q.loose and q.heap_len > 1 else 0].cluster
 
 
 cdef int move(Core *q, u32 i, u32 cluster, u32 from_level, int prio) except -1:

@@ -1,5 +1,8 @@
 """add, take, done and back-off."""
 
+cdef enum:
+    MANY = 512   # eligible clusters, of which the next one is not in the cache
+
 cdef class _Verbs(_Members):
     @cython.final
     cdef int merge(self, u32 i, u32 ns, int prio, double due, double now) except -1:
@@ -66,9 +69,10 @@ cdef class _Verbs(_Members):
         if q.clusters[slot].level != NONE:   # it is likely to wait there
             l = &q.levels[q.clusters[slot].level]
             fq_prefetch(&l.seen[(ns >> 1) & l.seen_mask])
-        i = coming(q)   # its record is here by now; get will touch its string
-        if i != NONE:
-            fq_prefetch(q.recs[i].key)
+        if q.heap_len:   # its record is here by now; get will touch its string
+            i = q.clusters[coming(q)].hint
+            if i < q.recs_top:
+                fq_prefetch(q.recs[i].key)
         now = self.now()
         if q.delays_len:
             self.release_due(now)
@@ -195,10 +199,20 @@ cdef class _Verbs(_Members):
             q.loose = True
         else:
             leave(q, 0)
-        n = coming(q)
-        if n != NONE:
-            prefetch_rec(&q.recs[n])
+        if q.heap_len > MANY:
+            fq_prefetch(&q.clusters[coming(q)])
+        elif q.heap_len:
+            prefetch_rec(&q.recs[q.clusters[coming(q)].hint])
         return item
+
+    @cython.final
+    cdef inline void prefetch_cluster(self, u32 slot) noexcept:
+        """What get will need of a cluster that nobody has looked at for long."""
+        cdef const Cluster *c = &self.q.clusters[slot]
+        prefetch_rec(&self.q.recs[c.hint])
+        fq_prefetch(&self.q.levels[c.level])
+        fq_prefetch(&c.spread)
+        fq_prefetch(PyList_GET_ITEM(<PyObject *>self.names, slot))
 
     @cython.final
     cdef int make_spread(self, Cluster *c) except -1:
@@ -265,6 +279,8 @@ cdef class _Verbs(_Members):
             drop_rec(q, i)
         if not orphan:
             settle_place(q, slot, now)
+            if q.heap_len > MANY:
+                self.prefetch_cluster(coming(q))
         elif c.orphans == 0 and not c.engaged:
             self.release_slot(slot)
         if self.waiting and q.heap_len:
