@@ -181,12 +181,7 @@ class Services:
             etcds = [f"{LOOPBACK}:{self._route(f'{name}->{etcd}', at)}" for etcd, at in self.etcd_ports.items()]
             place: dict[str, Any] = {"frontAddress": f"{LOOPBACK}:{port}", "etcd": {"endpoints": etcds}}
             self._python(name, "aggregator", {**place, **front}, self.grpc[name], self.http[name], {"https": port})
-        reading = self.front_access("system:reclock:reconciler").write(
-            self._state / "reconciler-front.kubeconfig"
-        )
-        self._service(
-            "reconciler", {**addresses_of(addresses, "reconciler"), "frontKubeconfig": str(reading)}
-        )
+        self._service("reconciler", {"discoveryAddress": discovery})
         if "sinker" in self.grpc:
             self._add_sinker(addresses["reconcilerAddress"])
 
@@ -250,11 +245,6 @@ class Services:
             keep_alive=self._keep_alive,
             ports=ports,
         )
-
-
-def addresses_of(addresses: dict[str, str], service: str) -> dict[str, str]:
-    """Every service's address but its own."""
-    return {key: address for key, address in addresses.items() if key != f"{service}Address"}
 
 
 def _environment() -> dict[str, str]:

@@ -39,12 +39,6 @@ class ReconcilerConfig(UserFacingConfig, kw_only=True, forbid_unknown_fields=Tru
     """Where discovery is: members and access to them come from there."""
     state_file: str = ""
     """File (mode 0600: it holds members' credentials) of the fleet's last snapshot, for starts while discovery is away."""
-    scheduler_address: str = "127.0.0.1:7402"
-    """Where the scheduler is; both meet in `Workload` objects, so it may be away."""
-    aggregator_address: str = "127.0.0.1:7403"
-    """Where the aggregator's gRPC is; not called yet."""
-    front_kubeconfig: str = ""
-    """Kubeconfig of the front, for reads of aggregated objects; not read yet."""
     workers: int = 16
     """Reconciles that run at once, 1 to 1000; one member gets a quarter of them at most."""
     sweep_seconds: int = 60
@@ -81,11 +75,6 @@ class ReconcilerConfig(UserFacingConfig, kw_only=True, forbid_unknown_fields=Tru
         for key, (value, low, high) in bounds.items():
             if not low <= value <= high:
                 raise ValueError(f"{key}: {value} is out of range; allowed: {low} to {high}")
-        addresses = {
-            "discoveryAddress": self.discovery_address, "schedulerAddress": self.scheduler_address,
-            "aggregatorAddress": self.aggregator_address,
-        }  # fmt: skip
-        for key, address in addresses.items():
-            check_listen(key, address)
+        check_listen("discoveryAddress", self.discovery_address)
 
 
