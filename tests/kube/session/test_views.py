@@ -15,6 +15,11 @@ def test_clusters_and_nodes_of_both_members(fleet: RunningFleet) -> None:
     assert nodes == {"east-n0", "east-n1", "west-n0", "west-n1"}
 
 
+def test_a_node_is_described_with_its_heartbeat(fleet: RunningFleet) -> None:
+    described = fleet.kubectl("describe", "node", "east-n0")
+    assert "RenewTime:" in described and "Failed to get lease" not in described
+
+
 def test_pods_wide_has_a_cluster_column(fleet: RunningFleet) -> None:
     header = fleet.kubectl("get", "pods", "-A", "-o", "wide").splitlines()
     assert not header or "CLUSTER" in header[0]
