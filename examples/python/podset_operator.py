@@ -68,10 +68,14 @@ async def run() -> None:
         core, custom = client.CoreV1Api(api), client.CustomObjectsApi(api)
         while True:
             try:
+                listed = await custom.list_cluster_custom_object(GROUP, VERSION, PLURAL)  # 404 until the CRD is served
+                for owner in listed["items"]:
+                    await reconcile(core, owner)
                 async with watch.Watch() as events:
                     stream = events.stream(
-                        custom.list_cluster_custom_object, GROUP, VERSION, PLURAL, timeout_seconds=60
-                    )
+                        custom.list_cluster_custom_object, GROUP, VERSION, PLURAL, timeout_seconds=60,
+                        resource_version=listed["metadata"]["resourceVersion"],
+                    )  # fmt: skip
                     async for event in stream:
                         if event["type"] in ("ADDED", "MODIFIED"):
                             await reconcile(core, event["object"])
