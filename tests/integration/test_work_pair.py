@@ -104,3 +104,34 @@ async def test_replicas_know_each_other_by_their_secret_only(etcd: EtcdServer) -
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await stub.Add(peer_pb2.AddRequest(), metadata=metadata)
             assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_sole_worker_is_asked_by_each_replica_and_waits_for_no_lease_of_a_dead_one(etcd: EtcdServer) -> None:
+    async with pair(etcd, lease=60) as (one, two):
+        source = pb.Source(name="a", channel=pb.Channel())
+        worker = one.worker(pb.Register(controller="c", protocol_version=1, worker="w", max_in_flight=100, sources=[source]))
+
+        def told(after: int = 0) -> set[str]:
+            return {tell.cluster for tell in worker.of("tell")[after:]}
+
+        def due(*names: str) -> pb.Due:
+            return pb.Due(keys=[pb.DueKey(cluster=theirs, namespace="ns", name=name) for name in names])
+
+        await worker.until(lambda: told() == set(NAMES), patience=30)
+        theirs = next(cluster for cluster in owned(two) if cluster)
+        # Nobody has served these clusters before; for a lease that would count for nothing.
+        await worker.say(resume=pb.Resume(sole=True))
+        await worker.say(due=due("long"))
+        [held] = await worker.requests(1)
+        number = len(worker.of("tell"))
+        await two.crash()
+        await worker.until(lambda: theirs in told(number), patience=30)
+        running = pb.Held(token=held.token, cluster=theirs, namespace="ns", name="long", source="a")
+        await worker.say(resume=pb.Resume(tokens=[held.token], held=[running], sole=True))
+        await worker.say(due=due("long", "short"))
+        short = (await worker.requests(2))[1]
+        assert (short.cluster, short.name) == (theirs, "short") and short.fence > held.fence
+        await worker.done(held)
+        assert (await worker.requests(3))[2].name == "long", "what ran is run again only after its end"
+        assert not worker.of("problem") and not worker.of("cancelled")
+        await worker.close()

@@ -164,7 +164,8 @@ async def test_one_stream_serves_the_clusters_of_all_replicas_and_orderly_moves_
         await chan.close()
 
         # The built-in controllers run where the host is, and only there.
-        leads = "working for fleet"
+        leads = "reclock-workloads: working as"
+        await eventually(lambda: any(leads in replica.log for replica in it.replicas), "a replica runs the built-in controllers")
         assert [leads in replica.log for replica in it.replicas].count(True) == 1
 
         # SIGTERM: what is idle moves at once, without waiting for anybody's leases.
