@@ -82,6 +82,9 @@ class Admission(Protocol):
     def problem(self) -> str:
         """Why nothing can be asked now; "" when it can."""
 
+    def silent(self) -> bool:
+        """Whether it was heard of before, and cannot be asked now."""
+
     def score(self, asked: tuple[int, int, int]) -> float:
         """Score the member by the last known totals. O(1)."""
 
@@ -127,6 +130,10 @@ class LocalAdmission:
     def problem(self) -> str:
         """See Admission."""
         return self._problem()
+
+    def silent(self) -> bool:
+        """See Admission."""
+        return bool(self._problem())
 
     def score(self, asked: tuple[int, int, int]) -> float:
         """See Admission."""

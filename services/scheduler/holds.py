@@ -46,6 +46,9 @@ class Holds:
         admission = self._fleet.admissions.get(cluster)
         if admission is None:
             return Answer(False, Verdict(cluster, "Worker", "nothing admits for it"))
+        if admission.silent():
+            # It is known not to answer: nobody waits for that again and again (rule 10).
+            return Answer(False, Verdict(cluster, "Worker", admission.problem()))
         # Noted before the call: an answer that is lost must be released too.
         before = self._by_uid.setdefault(ask.id, {}).get(cluster)
         self._by_uid[ask.id][cluster] = Hold(ask.attempt, replicas)

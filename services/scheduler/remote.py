@@ -111,6 +111,10 @@ class RemoteAdmission:
         """See Admission."""
         return self._problem
 
+    def silent(self) -> bool:
+        """See Admission."""
+        return self._version > 0 and bool(self._problem)
+
     def score(self, asked: tuple[int, int, int]) -> float:
         """See Admission."""
         return self._weigher.score(asked)

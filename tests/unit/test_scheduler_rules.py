@@ -246,6 +246,16 @@ async def test_a_cluster_that_did_not_answer_is_asked_again_soon(world: World) -
     assert wait == 30, "room that comes is told"
 
 
+async def test_a_worker_that_is_known_not_to_answer_is_not_waited_for(world: World) -> None:
+    world.member("east", remote=True)
+    east = gated(world, "east")
+    east.gate.clear()
+    east._problem = lambda: "no sign of life"
+    async with asyncio.timeout(1):
+        await world.engine.reconcile(world.workload("a"))
+    assert east.asked == []
+
+
 async def test_a_confirmation_is_for_who_leads(world: World) -> None:
     """It lifts fences: one that comes late could start what the next leader has moved."""
     world.member("east", remote=True)
