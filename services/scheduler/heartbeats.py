@@ -152,13 +152,12 @@ class Heartbeats:
     async def _beat(self, cluster: str, send: Send) -> None:
         fleet_id = await self._fleet_id()
         while True:
-            left = self._remaining()
-            if left <= 0:
+            if self._remaining() <= 0:
                 # Who leads now counts on it that we are not heard any more.
                 await asyncio.sleep(self.period)
                 continue
             try:
-                async with asyncio.timeout(min(CALL_LIMIT, left)):
+                async with asyncio.timeout(CALL_LIMIT):
                     answer = await send(self._request(cluster, fleet_id))
                 await self._heard(cluster, answer)
             except (TimeoutError, StatusError) as error:

@@ -89,11 +89,10 @@ class Holds:
         hold = self._by_uid.get(workload.uid, {}).get(cluster)
         if hold is not None and hold.confirmed and (hold.attempt, hold.replicas) == (attempt, replicas):
             return True
-        left = self._remaining()
-        if left <= 0:
+        if self._remaining() <= 0:
             return False  # A confirmation lifts fences: that is for who leads.
         try:
-            async with asyncio.timeout(min(CALL_LIMIT, left)):
+            async with asyncio.timeout(CALL_LIMIT):
                 told = hold is not None and (hold.attempt, hold.replicas) == (attempt, replicas)
                 if not told or not await admission.confirm(workload.uid, attempt):
                     # The worker has restarted, or the numbers changed: the stored placement stands.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -97,16 +96,12 @@ class HostStore:
     async def patch_status(self, workload: Workload, status: Mapping[str, Any]) -> Workload:
         """See WorkloadStore."""
         key = workload.key
-        left = self._remaining()
-        if left <= 0:
+        if self._remaining() <= 0:
             raise unavailable("this manager does not lead any more: nothing is written", retry_after=1)
         body = {"metadata": {"resourceVersion": workload.version, "uid": workload.uid}, "status": status}
         try:
             # What is on its way when the lease ends is refused by its precondition, if the next leader has decided.
-            async with asyncio.timeout(left):
-                stored = await self._client.patch(WORKLOADS, key.namespace, key.name, body, sub="status")
-        except TimeoutError as error:
-            raise unavailable("the host did not answer while this manager led", retry_after=1) from error
+            stored = await self._client.patch(WORKLOADS, key.namespace, key.name, body, sub="status")
         except StatusError as error:
             if error.code == 409:
                 await self._refresh(key)
