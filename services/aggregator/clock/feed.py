@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Protocol
@@ -57,12 +58,23 @@ class Feed:
         self._said = ""
         self._relist = relist
         self._kick = asyncio.Event()
+        self._uid = ""
+        """Of the cluster that this round is about."""
+        self._end: Callable[[], None] = lambda: None
+        """Ends the watch that is open, in order."""
         # After a start nobody knows what happened meanwhile: as after a lost connection.
         self._lost = not relist
 
     def kick(self) -> None:
         """The cluster or its types changed: do not wait for the next try."""
         self._kick.set()
+        if self._is_another():
+            self._end()
+
+    def _is_another(self) -> bool:
+        """Has another cluster taken the place of the one that this round looked at? A watch that was opened after that
+        is the other one's, under the name of a life that is over."""
+        return self.member.uid not in ("", self._uid)
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -118,7 +130,7 @@ class Feed:
     async def _follow(self, backoff: Backoff) -> None:
         cluster = self.member.cluster
         await self.sequencer.drained(cluster)
-        uid = self.member.uid
+        uid = self._uid = self.member.uid
         if not uid:
             raise MemberUnreachable(f"{self._what}: the cluster has not been reached yet")
         position = self.sequencer.state.positions.get(cluster)
@@ -201,8 +213,11 @@ class Feed:
                 asyncio.timeout(None) as scope,
                 aclosing(self.api.watch(life, start, whole)) as watch,
             ):
+                self._end = partial(scope.reschedule, 0)
+                if self._is_another():
+                    raise WatchEnded
                 if not tap.wanted:
-                    tap.reopen = partial(scope.reschedule, 0)
+                    tap.reopen = self._end
                 async for some in watch:
                     # One that sent garbage is trusted again at its first proper frame: connecting proves nothing.
                     if bool(some) is self._garbled:
@@ -213,9 +228,11 @@ class Feed:
             self._garbled = True
             raise
         except TimeoutError:
-            # Whole objects are wanted by now: watch again from the position, as after any end in order.
+            # Whole objects are wanted by now: watch again from the position, as after any end in order. Or another
+            # cluster is there, which the next round finds.
             raise WatchEnded from None
         finally:
+            self._end = lambda: None
             tap.closed()
 
     def _opened(self, backoff: Backoff) -> None:
