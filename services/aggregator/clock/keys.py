@@ -14,8 +14,9 @@ FIELDS = {"base": 0, "claims": 4, "gaps": 3, "leader": 2, "left": 2, "lists": 3,
 to `lists`, a follower `base` to `positions`, each in one range: only within one watch revisions come in order."""
 
 
-KINDS: tuple[Kind, ...] = ("markers", "positions", "gaps", "claims", "leader", "left", "lists")
-"""What a rebuild removes: all but the base."""
+KINDS: tuple[Kind, ...] = ("markers", "positions", "gaps", "claims", "left", "lists")
+"""What a rebuild removes: all but the base, and but the leader keys, which go with their leases: a sequencer that has not
+heard of the rebuild answers from its log as long as it is certain of its key, so nobody may number anything until then."""
 
 
 @dataclass(frozen=True, slots=True)
