@@ -12,6 +12,7 @@ DETACH ?=
 PYTEST_ARGS ?=
 MINUTES ?= 5
 SEED ?= 0
+WRITES ?= 120
 OUT ?=
 MODULE ?=
 
@@ -27,7 +28,7 @@ help:
 	@echo "make lint        ruff, mypy, import rules, contracts"
 	@echo "make stubs       gRPC stubs for your language (LANG=go|java|python|ts OUT=DIR)"
 	@echo "make bench       the figures of README.md, as ratios in one run"
-	@echo "make torture     everything is killed, cut off and slowed down under load, then every client's history is checked (MINUTES=5 SEED=n)"
+	@echo "make torture     everything is killed, cut off and slowed down under load, then every client's history is checked (MINUTES=5 SEED=n WRITES=120)"
 	@echo "make clean       remove what was built in this checkout"
 
 venv: $(STAMP)
@@ -72,7 +73,7 @@ bench: venv
 
 torture: venv
 	@$(PYTHON) -m deploy.local.build
-	@$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED) --writes $(WRITES)
 
 clean:
 	@rm -rf build dist .tox .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(VENV)

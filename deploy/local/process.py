@@ -100,8 +100,12 @@ class Process:
     async def start(self) -> None:
         """Starts it, unless it runs; does not wait until it is ready."""
         async with self._lock:
-            if self.running:
+            if self.running and self._wanted:
                 return
+            if self._child is not None and self.running:
+                # A stop that was broken off while it waited: it is ending, and whoever asks now wants it anew.
+                self._kill_group(self._child.pid)
+                await self._child.wait()
             await self._cancel_watcher()
             self._wanted = True
             await self._spawn()

@@ -120,6 +120,22 @@ async def test_stop_ends_the_whole_group_and_a_paused_process_too(tmp_path: Path
     await until_state(child, "XZ")  # Z: its parent is gone, and whoever adopts orphans here may not reap
 
 
+async def test_start_after_a_stop_that_was_broken_off_starts_it_anew(tmp_path: Path) -> None:
+    one = shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done", ready=has(tmp_path / "logs" / "thing.log", "up"), grace=30)
+    await one.start()
+    await one.wait_ready(20)
+    first = one.pid
+    stopping = asyncio.create_task(one.stop())
+    await asyncio.sleep(0.2)
+    stopping.cancel()
+    await asyncio.gather(stopping, return_exceptions=True)
+    assert one.running and one.pid == first, "it ignores the signal"
+    await one.start()
+    await one.wait_ready(20)
+    assert one.running and one.pid != first
+    await one.stop(grace=0)
+
+
 async def test_pause_and_resume(tmp_path: Path) -> None:
     process = shell(tmp_path, "sleep 60")
     await process.start()
