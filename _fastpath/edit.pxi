@@ -62,10 +62,10 @@ cdef bint edit_managed(Edits *e, const uint8_t *base, Span where, bytes old, byt
         if p == NULL:
             return True
         at = p - base + PyBytes_GET_SIZE(UID_KEY)
-        if not add_edit(e, at, at + PyBytes_GET_SIZE(old), <const uint8_t *>PyBytes_AS_STRING(new),
+        p += PyBytes_GET_SIZE(pattern)
+        if in_key(p, base + where.b) and not add_edit(e, at, at + PyBytes_GET_SIZE(old), <const uint8_t *>PyBytes_AS_STRING(new),
                         PyBytes_GET_SIZE(new)):
             return False
-        p += PyBytes_GET_SIZE(pattern)
 
 
 cdef Span uid_in(const uint8_t *base, const uint8_t *p, const uint8_t *end) except *:

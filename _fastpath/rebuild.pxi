@@ -107,10 +107,36 @@ cdef object references_in(items, bytes name):
         return None   # somebody else's text under our name: left where it is
 
 
+cdef inline bint in_key(const uint8_t *p, const uint8_t *end) noexcept nogil:
+    """Is the string that goes on at p a key? A colon stands behind it then. (A manager may have any name.)"""
+    while p < end:
+        if p[0] == c'\\':
+            p += 2
+        elif p[0] == c'"':
+            p += 1
+            while p < end and (p[0] == c' ' or p[0] == c'\n' or p[0] == c'\t' or p[0] == c'\r'):
+                p += 1
+            return p < end and p[0] == c':'
+        else:
+            p += 1
+    return False
+
+
 cdef bytes managed_uids(bytes raw, dict replaced):
     """managedFields with the uids in keys `k:{"uid":"…"}` replaced."""
+    cdef const uint8_t *base
+    cdef Py_ssize_t n
     for old, new in replaced.items():
-        raw = raw.replace(UID_KEY + old.encode() + b'\\"', UID_KEY + new.encode() + b'\\"')
+        first, *rest = raw.split(UID_KEY + old.encode() + b'\\"')
+        base = <const uint8_t *>PyBytes_AS_STRING(raw)
+        n = len(first)
+        out = [first]
+        for piece in rest:
+            n += len(UID_KEY) + len(old.encode()) + 2
+            uid = new if in_key(base + n, base + PyBytes_GET_SIZE(raw)) else old
+            out.append(UID_KEY + uid.encode() + b'\\"' + piece)
+            n += len(piece)
+        raw = b"".join(out)
     return raw
 
 
@@ -134,6 +160,13 @@ cdef list merged(list refs, list more):
     """refs, then those of `more` whose uid is not there yet."""
     have = {reference_uid(r) for r in refs}
     return refs + [r for r in more if reference_uid(r) not in have]
+
+
+cdef str unicode_of(bytes raw):
+    try:
+        return raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise SpliceError("a reference is no UTF-8") from error
 
 
 cdef list put(list items, bytes name, object value, bint drop):
@@ -168,7 +201,7 @@ cdef bytes shown_metadata(bytes raw, bytes version, bytes cluster_value, owners)
         notes = put(notes, HOST_OWNERS_KEY[1:-1], None, True)
     notes = put(notes, MEMBER_OWNERS_KEY[1:-1], None, True)
     if removed:
-        text = quoted((b"[" + b",".join(removed) + b"]").decode("utf-8", "surrogatepass"))
+        text = quoted(unicode_of(b"[" + b",".join(removed) + b"]"))
         notes = put(notes, MEMBER_OWNERS_KEY[1:-1], text, False)
     if cluster_value is not None:
         notes = put(notes, CLUSTER_KEY[1:-1], cluster_value, False)
@@ -205,7 +238,7 @@ cdef bytes stored_metadata(bytes raw, version, owners):
     if restored:
         kept = merged(kept, restored)
     if moved:
-        text = quoted((b"[" + b",".join(moved) + b"]").decode("utf-8", "surrogatepass"))
+        text = quoted(unicode_of(b"[" + b",".join(moved) + b"]"))
         notes = put(notes, HOST_OWNERS_KEY[1:-1], text, False)
     if kept or moved:
         items = put(items, b"ownerReferences", b"[" + b",".join(kept) + b"]", not kept)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from splice_mutations import AGREED, FINE, REFUSED, once
 
-COUNT = 2000
+COUNT = 1500
 
 
 @pytest.mark.parametrize("form", ["json", "protobuf"])
