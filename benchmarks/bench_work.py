@@ -13,6 +13,7 @@ side sleeps while the other one has them. On a busy machine they scatter by a fa
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -68,7 +69,8 @@ async def process(*command: str, **environment: str) -> AsyncIterator[asyncio.su
     try:
         yield child
     finally:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
         await child.wait()
 
 

@@ -61,6 +61,7 @@ class Fellows:
         self._tasks = tasks
         self._fellows: dict[str, Fellow] = {}
         self._desks: dict[Session, dict[str, RemoteDesk]] = {}
+        self._closed = False
         replicas.watchers.append(self._changed)
         hub.watchers.append(self._moved)
         hub.route = self._route
@@ -69,8 +70,8 @@ class Fellows:
 
     def _changed(self, records: Mapping[str, Record]) -> None:
         others = {name: record for name, record in records.items() if name != self._hub.replica}
-        if not records:
-            # We are out for a moment; who is there is known again soon, and streams may go on until then.
+        if not records or self._closed:
+            # We are out for a moment (who is there is known again soon, and streams may go on until then), or for good.
             return
         for name in [name for name in self._fellows if name not in others]:
             fellow = self._fellows.pop(name)
@@ -181,7 +182,8 @@ class Fellows:
         return changed
 
     async def close(self) -> None:
-        """Leave all."""
+        """Leave all, for good."""
+        self._closed = True
         for fellow in self._fellows.values():
             await fellow.close()
         self._fellows.clear()
