@@ -13,7 +13,9 @@ import pytest
 
 from deploy.local.fleet import Fleet
 from reclock import Request, Worker, controller
+from reclock.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
+from reclock.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from tests.kube.conftest import Kubectl
 
 ROLE = """
@@ -24,8 +26,28 @@ rules:
   - {apiGroups: [reclock.dev], resources: [controllers], resourceNames: [by-token], verbs: [work]}
   - {apiGroups: [reclock.dev], resources: [controllers], verbs: [list]}
   - {apiGroups: [reclock.dev], resources: [clusters], verbs: [list, get]}
+  - {apiGroups: [reclock.dev], resources: [workloads], verbs: [list]}
   - {apiGroups: [""], resources: [configmaps], verbs: [list, watch]}
 """
+
+
+def connect(address: str, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
+    return grpc.aio.secure_channel(address, credentials, [("grpc.enable_http_proxy", 0)])
+
+
+async def _others(addresses: dict[str, str], credentials: grpc.ChannelCredentials, who: tuple[tuple[str, str]]) -> None:
+    """Scheduler and aggregator judge the same account."""
+    async with connect(addresses["scheduler"], credentials) as channel:
+        placement = scheduler_pb2_grpc.PlacementServiceStub(channel)
+        await placement.List(scheduler_pb2.ListRequest(), metadata=who, timeout=20)
+        ref = scheduler_pb2.WorkloadRef(namespace="default", name="web")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await placement.Cancel(scheduler_pb2.CancelRequest(ref=ref), metadata=who, timeout=20)
+        assert "cannot delete workloads.reclock.dev 'web' in namespace 'default'" in (refused.value.details() or "")
+    async with connect(addresses["aggregator"], credentials) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await aggregator_pb2_grpc.ClockServiceStub(channel).Stats(aggregator_pb2.StatsRequest(), metadata=who, timeout=20)
+        assert "cannot get path /reclock/markers/stats" in (refused.value.details() or "")
 
 
 async def test_a_worker_and_the_cli_with_a_token(fleet: Fleet, kubectl: Callable[[Path], Kubectl], tmp_path: Path) -> None:
@@ -68,8 +90,8 @@ async def test_a_worker_and_the_cli_with_a_token(fleet: Fleet, kubectl: Callable
         code, out = await cli("queue", "pause", "east", "-c", "by-token")
         assert code == 1 and "PERMISSION_DENIED" in out and "cannot update controllers.reclock.dev 'by-token'" in out
 
-    channel = grpc.aio.secure_channel(addresses["discovery"], grpc.ssl_channel_credentials(authority.read_bytes()), [("grpc.enable_http_proxy", 0)])
-    async with channel:
+    credentials = grpc.ssl_channel_credentials(authority.read_bytes())
+    async with connect(addresses["discovery"], credentials) as channel:
         discovery = discovery_pb2_grpc.DiscoveryServiceStub(channel)
         who = (("authorization", f"Bearer {token}"),)
         known = await discovery.ListClusters(discovery_pb2.ListClustersRequest(), metadata=who, timeout=20)
@@ -77,6 +99,7 @@ async def test_a_worker_and_the_cli_with_a_token(fleet: Fleet, kubectl: Callable
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await discovery.RegisterCluster(discovery_pb2.RegisterClusterRequest(name="mine"), metadata=who, timeout=20)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        await _others(addresses, credentials, who)
         await host("delete", "serviceaccount", "token-worker")
         async with asyncio.timeout(60):  # the answer is kept for some seconds
             while True:

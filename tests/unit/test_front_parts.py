@@ -15,6 +15,7 @@ from services.aggregator.config import Limits
 from services.aggregator.front import errors
 from services.aggregator.front.authz import Attributes, forbidden_error
 from services.aggregator.front.certificates import Authorities
+from services.aggregator.front.connections import Book
 from services.aggregator.front.health import is_public, marked
 from services.aggregator.front.limits import InFlight
 from services.aggregator.front.members import object_name
@@ -190,3 +191,20 @@ def test_the_issuer_decides_whether_a_certificate_is_a_users_or_a_proxys(tmp_pat
     certificate, der = shown(users, "alice", [])
     expired = both.peer({**certificate, "notAfter": "Jan  1 00:00:00 2020 GMT"}, der)
     assert expired is not None and not expired.valid()
+
+
+def test_a_connection_that_broke_is_not_idle_afterwards() -> None:
+    """Its last answer ends after it: kept as idle it would be ended for others again and again, and for ever."""
+    book = Book(Limits(connections=1, unauthenticated=2))
+    slot, other = book.enter(), book.enter()
+    assert slot is not None and other is not None
+    assert slot.vouch() and not other.vouch()
+    slot.release()
+    slot.rests()
+    assert not book.idle
+    assert other.vouch(), "its place is free"
+    ended: list[str] = []
+    other.end = lambda: ended.append("other")
+    other.rests()
+    third = book.enter()
+    assert third is not None and third.vouch() and ended == ["other"]

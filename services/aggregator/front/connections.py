@@ -57,8 +57,7 @@ class Slot:
 
     def rests(self) -> None:
         """No request is under way: it may be ended for others."""
-        if self.authenticated:
-            self._book.idle[self] = None
+        self._book.rest(self)
 
     def works(self) -> None:
         """A request has come."""
@@ -109,6 +108,11 @@ class Book:
         slot.authenticated = True
         self._show()
         return True
+
+    def rest(self, slot: Slot) -> None:
+        """Nothing goes on on a connection; what is said of one that has ended does not count."""
+        if slot in self._known:
+            self.idle[slot] = None
 
     def release(self, slot: Slot) -> None:
         """Forget a connection."""
