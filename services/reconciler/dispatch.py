@@ -7,6 +7,7 @@ are of one moment; therefore one worker has them all, that of the replica that h
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -30,6 +31,8 @@ from services.reconciler.host_owners import HostOwners
 from services.reconciler.keys import Key
 from services.reconciler.names import COPIED, HOST, NAMESPACE
 from services.reconciler.workload_spec import KINDS
+
+log = logging.getLogger(__name__)
 
 RECONCILES = Counter(
     "reclock_reconciler_reconciles_total", "Reconciles by kind and outcome", ["kind", "outcome"]
@@ -65,6 +68,8 @@ class Dispatcher:
             weights={HOST: HOST_WEIGHT}, caps={HOST: workers},
             backoff_max=MAX_BACKOFF, tells=partial(self._tells, sources), sole=True, leaving=True,
         )  # fmt: skip
+        # Failures are in the log once, as the queue tells them; bugs are told here.
+        logging.getLogger(f"reclock.{name}").setLevel(logging.ERROR)
         return made(self._handle)
 
     def _tells(self, sources: tuple[str, ...], cluster: str) -> Iterator[Target]:
@@ -85,6 +90,10 @@ class Dispatcher:
             return Requeue(again.delay, priority=0)
         except StatusError as error:
             return ApiError(error.message, code=error.code, reason=error.reason)
+        except Exception:
+            # About one object it must not stop the others: it is retried like any failure.
+            log.exception("%s %s: the reconcile failed", request.cluster_name or "host", key_of(request))
+            raise
         finally:
             RECONCILES.labels(request.source, outcome).inc()
             SECONDS.labels(request.source).observe(time.perf_counter() - started)
