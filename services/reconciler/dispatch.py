@@ -47,6 +47,8 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "reclock-garbage": (OWNED, leaving.KIND),
 }
 """Controller -> its sources."""
+ON_MEMBERS = ("reclock-dependencies", "reclock-garbage")
+"""Controllers that have nothing to do on the host."""
 
 
 class Dispatcher:
@@ -63,7 +65,8 @@ class Dispatcher:
 
     def _controller(self, name: str, sources: tuple[str, ...], workers: int) -> Controller:
         made = controller(
-            for_=[Channel(name=source) for source in sources], name=name, on=On.ALL, max_in_flight=workers,
+            for_=[Channel(name=source) for source in sources], name=name,
+            on=On.MEMBERS if name in ON_MEMBERS else On.ALL, max_in_flight=workers,
             # What the host does costs members nothing: it may use every worker, and goes first.
             weights={HOST: HOST_WEIGHT}, caps={HOST: workers},
             backoff_max=MAX_BACKOFF, tells=partial(self._tells, sources), sole=True, leaving=True,
