@@ -224,7 +224,9 @@ def test_drain_through_kill_9_and_stopped_half_way(fleet: RunningFleet, kubectl:
         assert Counter(after.values()) == Counter(east=2 - len(moved), west=2 + len(moved)), "what had not left stayed"
         eventually(lambda: not status_of(kubectl, "deployment-web").get("moving"), 30)
 
-        assert reclock(fleet, "drain", "east", "--no-wait").code == 0
+        # On a busy machine all may have moved before it was stopped: then there is something to move back.
+        left, home = ("east", "west") if len(moved) < 2 else ("west", "east")
+        assert reclock(fleet, "drain", left, "--no-wait").code == 0
         for name in ("scheduler", "reconciler"):
             fleet.do("kill9", name)
         for name in ("scheduler", "reconciler"):
@@ -233,10 +235,10 @@ def test_drain_through_kill_9_and_stopped_half_way(fleet: RunningFleet, kubectl:
         for name in ("reconciler", "scheduler"):
             fleet.do("kill9", name)
             fleet.do("start", name)
-        done = reclock(fleet, "drain", "east", "--timeout", "120")
+        done = reclock(fleet, "drain", left, "--timeout", "120")
         assert done.code == 0, done.out + done.err
     assert pods.problems == []
-    assert homes(kubectl, "app=web") == {"west": 4}
+    assert homes(kubectl, "app=web") == {home: 4}
     assert len(kubectl.items("pods", "-l", "app=web")) == 4, "nothing is doubled"
     assert condition(kubectl, "deployment-web", "Moving")["reason"] == "Moved"
 
