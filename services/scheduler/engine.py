@@ -8,7 +8,7 @@ that no longer leads, leaves nothing half done. One key is never worked on twice
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from services.scheduler import drains, room, running, writing
@@ -42,6 +42,7 @@ SOON = 1.0
 WAITING = 30.0
 """Seconds after which a workload that fits nowhere is tried again, beside the events that wake it."""
 RECHECK = 5.0
+DUE = 0.05
 
 Observer = Callable[[Workload, str, str, bool], None]
 """Told what happened to a workload: it, reason, message, whether it is good news."""
@@ -241,9 +242,14 @@ class Engine:
             self._observe(workload, room.NO_ROOM, why, False)
         return await self._settle(workload, policy, placement)
 
-    async def _settle(self, workload: Workload, policy: Policy, placement: Placement) -> float | None:
+    async def _settle(
+        self, workload: Workload, policy: Policy, placement: Placement, known: Collection[str] = ()
+    ) -> float | None:
+        """Confirm and release; after how many seconds to look again. `known`: clusters that should be left, but cannot."""
         settled = await self.holds.settle(workload, placement)
         found = outlook(workload, policy, self.fleet, self.timeouts, self.clock.now())
+        if found.newly_missing or any(item.cluster not in known for item in found.departures):
+            return DUE  # It became due while members were told: nobody else would look again.
         wait = None if found.look_at is None else max((found.look_at - self.clock.now()).total_seconds(), 0.05)
         return wait if settled else min(wait or SOON, SOON)
 
@@ -273,7 +279,7 @@ class Engine:
         workload = await self._say_whether_it_fits(workload, policy, placement)
         if self._size_differs(workload, policy, placement):
             return await self._resize(workload, policy, placement)
-        wait = await self._settle(workload, policy, placement)
+        wait = await self._settle(workload, policy, placement, {item.cluster for item in found.departures})
         if room.lacks(workload):
             wait = min(wait or WAITING, WAITING)
         # What should leave but cannot, or answers after all, is looked at again.

@@ -50,6 +50,8 @@ class EventWriter:
         owner = workload.owner_ref
         if good or not owner.get("uid"):
             return
+        # Events end after an hour; a log tells afterwards what kept a workload from its place.
+        log.info("%s %s/%s: %s: %s", workload.owner.kind, workload.key.namespace, workload.owner.name, reason, message[:500])
         involved = {
             "apiVersion": owner.get("apiVersion"), "kind": workload.owner.kind, "name": workload.owner.name,
             "namespace": workload.key.namespace, "uid": owner["uid"],

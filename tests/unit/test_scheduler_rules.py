@@ -246,6 +246,27 @@ async def test_a_cluster_that_did_not_answer_is_asked_again_soon(world: World) -
     assert wait == 30, "room that comes is told"
 
 
+async def test_a_loss_that_becomes_due_while_members_are_told_is_looked_at_again(world: World) -> None:
+    """The timer may be a moment early; then the time-out passes between two looks of one step."""
+    world.member("east")
+    key = world.workload("a")
+    await world.settle(key)
+    world.member("west")
+    world.lose("east")
+    world.clock.advance(899.9)
+    settle = world.engine.holds.settle
+
+    async def slow(*args: Any) -> bool:
+        world.clock.advance(0.2)
+        return await settle(*args)
+
+    world.engine.holds.settle = slow  # type: ignore[method-assign]
+    wait = await world.engine.reconcile(key)
+    assert wait is not None and wait < 1, "nobody else would look again"
+    await world.settle(key)
+    assert world.clusters(key) == {"west": 1}
+
+
 async def test_a_worker_that_is_known_not_to_answer_is_not_waited_for(world: World) -> None:
     world.member("east", remote=True)
     east = gated(world, "east")
