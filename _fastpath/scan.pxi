@@ -173,6 +173,13 @@ cdef Py_ssize_t read_object(
             return -1
 
 
+# Labels by their JSON. They seldom change, and reading them costs more than all else that is read of an event.
+cdef dict known_labels = {}
+cdef enum:
+    LABELS_KEPT = 1024
+    LABELS_LONGEST = 1024
+
+
 @cython.final
 @cython.freelist(64)
 cdef class Meta:
@@ -252,8 +259,16 @@ cdef class Meta:
         return self._owners
 
     def labels(self) -> dict:
-        """The labels; members that are no strings are left out."""
-        return string_map(self.raw(&self.f.labels))
+        """The labels; members that are no strings are left out. Objects with the same share them: never change it."""
+        cdef bytes raw = self.raw(&self.f.labels)
+        cdef dict found = known_labels.get(raw)
+        if found is None:
+            found = string_map(raw)
+            if len(known_labels) >= LABELS_KEPT:
+                known_labels.clear()
+            if len(raw) <= LABELS_LONGEST:
+                known_labels[raw] = found
+        return found
 
     def annotations(self) -> dict:
         """The annotations; members that are no strings are left out."""

@@ -16,15 +16,16 @@ MEMORY = 0.25
 class Pace:
     """The time between two steps of a loop that takes whatever is there. Owned by one task; O(1) a step.
 
-    Below `RARE` events per second a step follows its event at once. From there to twice that rate the pause between
-    steps grows to `quantum` seconds.
+    Below `RARE` events per second a step follows its event at once. From there to `full` events per second the pause
+    between steps grows to `quantum` seconds.
     """
 
-    __slots__ = ("_at", "_loop", "_quantum", "_rate")
+    __slots__ = ("_at", "_growth", "_loop", "_quantum", "_rate")
 
-    def __init__(self, quantum: float) -> None:
+    def __init__(self, quantum: float, full: float = 2 * RARE) -> None:
         self._loop = asyncio.get_running_loop()
         self._quantum = quantum
+        self._growth = quantum / (full - RARE)
         self._rate = 0.0
         self._at = self._loop.time()
 
@@ -39,4 +40,4 @@ class Pace:
         rate = self._rate
         if not RARE < rate < FLOOD:
             return 0.0
-        return self._at + self._quantum * min(1.0, rate / RARE - 1.0) - self._loop.time()
+        return self._at + min(self._quantum, self._growth * (rate - RARE)) - self._loop.time()

@@ -222,6 +222,20 @@ async def test_an_answer_in_the_oddest_frames_byte_by_byte(scripted: Any) -> Non
     assert await echo(await scripted(script)) == b"whole"
 
 
+async def test_pings_are_answered(scripted: Any) -> None:
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async for kind, flags, stream, payload in frames(reader):
+            if kind == connection.DATA:
+                writer.write(answered(stream, b""))
+            elif kind == connection.PING and flags & connection.ACK and not answer.done():
+                answer.set_result(payload)
+
+    await echo(await scripted(script))
+    assert await asyncio.wait_for(answer, 10) == b"12345678"
+
+
 @pytest.mark.parametrize(
     ("answer", "code"),
     [

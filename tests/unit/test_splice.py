@@ -380,3 +380,9 @@ def test_an_owner_that_is_named_twice() -> None:
     raw = json.dumps(obj).encode()
     shown = json.loads(fast.splice(raw, fast.scan(raw), b"9", None, {old: new}))
     assert json.dumps(shown).count(new) == 3 and old not in json.dumps(shown)
+
+
+def test_labels_are_each_objects_own_however_many_were_read() -> None:
+    for number in range(3000):
+        labels = {"app": f"web-{number % 1700}", "long": "x" * (number % 50 * 40)}
+        assert fast.scan(compact({"metadata": {"name": "a", "labels": labels}})).labels() == labels

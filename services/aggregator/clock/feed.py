@@ -13,7 +13,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Protocol
 
-from _fastpath.marker import Marker, of_cluster
+from _fastpath.marker import of_cluster
 from services.aggregator.clock import metrics
 from services.aggregator.clock.membership import Phase
 from services.aggregator.clock.metadata import Expired, MetadataClient, NoKubernetes, WatchEnded
@@ -21,7 +21,7 @@ from services.aggregator.clock.position import Position, incarnation, split_inca
 from services.aggregator.clock.restore import differs_at_read, differs_at_resume
 from services.aggregator.clock.sequencer import Sequencer
 from services.aggregator.clock.tap import Tap
-from services.aggregator.clock.work import Bookmark, DiffRun, LeaveRun
+from services.aggregator.clock.work import DiffRun, LeaveRun
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.tasks import Backoff
 
@@ -222,8 +222,8 @@ class Feed:
                     # One that sent garbage is trusted again at its first proper frame: connecting proves nothing.
                     if bool(some) is self._garbled:
                         self._opened(backoff)
-                    for one in some:
-                        await put(cluster, one if isinstance(one, Marker) else Bookmark(one.version))
+                    if some:
+                        await put(cluster, some)
         except NoKubernetes:
             self._garbled = True
             raise

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from _fastpath.marker import DIFF, EVENT, Marker
 from _fastpath.splice import FrameSplitter, ListScanner, Meta, SpliceError, scan, scan_frame
 from services.aggregator.clock.tap import Tap
+from services.aggregator.clock.work import Bookmark
 from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import MAX_OBJECT, KubeClient
 from services.common.kube.resource import Resource
@@ -40,13 +41,6 @@ class Listing:
 
     version: int
     items: list[Marker] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Mark:
-    """A watch's BOOKMARK."""
-
-    version: int
 
 
 class NoKubernetes(MemberUnreachable):
@@ -162,7 +156,7 @@ class MetadataClient:
 
     async def watch(
         self, incarnation: str, version: int, tap: Tap | None = None
-    ) -> AsyncGenerator[list[Marker | Mark], None]:
+    ) -> AsyncGenerator[list[Marker | Bookmark], None]:
         """Yield what happens above `version`, what came together together; an empty list when it is open.
 
         With a `tap` the watch carries whole objects, which go there before they are yielded.
@@ -208,12 +202,12 @@ class MetadataClient:
             raise MemberUnreachable(f"{self._what}: the watch was ended early")
         raise WatchEnded
 
-    def _frame(self, frame: bytes, incarnation: str, tap: Tap | None) -> Marker | Mark:
+    def _frame(self, frame: bytes, incarnation: str, tap: Tap | None) -> Marker | Bookmark:
         kind, meta = scan_frame(frame)
         if tap is not None and kind != "ERROR":
             tap.passed(frame, kind, meta, number(meta.version, self._what))
         if kind == "BOOKMARK":
-            return Mark(number(meta.version, self._what))
+            return Bookmark(number(meta.version, self._what))
         if kind == "ERROR":
             status = decode_status(frame[meta.start : meta.end])
             raise (

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from _fastpath.marker import Marker
 from services.aggregator.clock import metrics
@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 QUEUE_LIMIT = 2048
 """Events that one cluster may have waiting; a feed that is faster waits with its connection."""
 FULL_RETRY = 1.0
-GATHER = 0.003
-"""Seconds between two commits while events come fast."""
+GATHER, GATHER_FULL = 0.0045, 750.0
+"""Seconds between two commits while so many events come a second, and more: half of what an event costs is its share of a
+commit and of what a commit wakes. Between slower ones it is less."""
 PURGE = 50
 PURGE_EVERY = 16
 """Commits under load after which one purge has its turn."""
@@ -79,11 +80,12 @@ class Sequencer:
         queue.append(work)
         self._wake.set()
 
-    async def put(self, cluster: str, work: Work) -> None:
-        """Enqueue, when the cluster's queue has room."""
-        self.put_nowait(cluster, work)
-        if self._traces is not None and isinstance(work, Marker):
-            self._traces.came(work)
+    async def put(self, cluster: str, some: Sequence[Work]) -> None:
+        """Enqueue what came together; wait while the cluster's queue has no room for more."""
+        for work in some:
+            self.put_nowait(cluster, work)
+            if self._traces is not None and isinstance(work, Marker):
+                self._traces.came(work)
         while len(self._queues.get(cluster, ())) > QUEUE_LIMIT:
             await self.settled.wait()
 
@@ -148,7 +150,7 @@ class Sequencer:
     async def run(self) -> None:
         """Commit until cancelled, or until the term ends with an error of etcd."""
         idle = commits = 0
-        pace = Pace(GATHER)
+        pace = Pace(GATHER, GATHER_FULL)
         while True:
             if (left := pace.left()) > 0 and self.waiting < self.limit:
                 await asyncio.sleep(left)

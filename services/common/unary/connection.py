@@ -21,6 +21,9 @@ TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW, MAX_FRAME = 1, 2, 4, 5
 CANCEL = 8
 SILENCE = 4.0
 """Seconds in which calls waited and nothing at all came, after which the connection counts as dead."""
+PONG_AFTER = 0.1
+"""Seconds after which a ping is answered. Go's gRPC pings after whatever it receives, while no answer is outstanding, to
+measure how much it may take at once: answered at once, each call would cost both sides one more packet each way."""
 FRAME = 16_384
 """Longest frame that is taken: what every peer keeps to unless it is told otherwise."""
 DEFAULT_WINDOW = 65_535
@@ -203,7 +206,7 @@ class Connection(asyncio.Protocol):
         elif kind == SETTINGS and not flags & ACK:
             self._settings(payload)
         elif kind == PING and not flags & ACK:
-            self._answer(frame(PING, ACK, 0, payload))
+            self._loop.call_later(PONG_AFTER, self._answer, frame(PING, ACK, 0, payload))
         elif kind == RST_STREAM:
             call = self._calls.pop(stream, None)
             if call is not None:
