@@ -40,6 +40,13 @@ class Arrivals:
             await asyncio.sleep(0.05)
 
 
+async def arrived(through: Arrivals, count: int) -> None:
+    """Wait until so many events have come, a minute at most: a late one of those before would be counted with the next."""
+    deadline = time.monotonic() + 60
+    while len(through.at) < count and time.monotonic() < deadline:  # noqa: ASYNC110 - as a load
+        await asyncio.sleep(0.05)
+
+
 async def added(fleet: SimFleet, rate: int, seconds: float) -> tuple[tuple[float, float], float]:
     """((p50, p99) of milliseconds added, seconds of the aggregator's CPU per event). RuntimeError when events are missing."""
     direct, through = Arrivals(), Arrivals()
