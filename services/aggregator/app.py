@@ -140,7 +140,8 @@ class Aggregator(Service[AggregatorConfig]):
         await clock.wait_loaded(LOG_PATIENCE)
         # Then everything about members is answered 503: an empty list would look complete.
         with suppress(TimeoutError):
-            await asyncio.wait_for(fleet.synced.wait(), FLEET_PATIENCE)
+            async with asyncio.timeout(FLEET_PATIENCE):
+                await fleet.synced.wait()
         await self.front.start(shared=self.shared)
         self._missing = lambda: None
 

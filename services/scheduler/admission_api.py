@@ -133,7 +133,8 @@ class AdmissionServicer(scheduler_pb2_grpc.AdmissionServiceServicer):
                 event.clear()
                 yield describe(member, signal)
                 try:
-                    await asyncio.wait_for(event.wait(), REPEAT)
+                    async with asyncio.timeout(REPEAT):
+                        await event.wait()
                 except TimeoutError:
                     continue
                 await asyncio.sleep(QUIET)

@@ -118,7 +118,8 @@ class Aggregations:
             self._wake.clear()
             pending = await self._resolve()
             try:
-                await asyncio.wait_for(self._wake.wait(), RECHECK if pending else SETTLED)
+                async with asyncio.timeout(RECHECK if pending else SETTLED):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 

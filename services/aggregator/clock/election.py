@@ -123,7 +123,8 @@ class LeaseKeeper:
         lease, self._lease = self._lease, 0
         if lease:
             try:
-                await asyncio.wait_for(self.store.etcd.lease_revoke(lease), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self.store.etcd.lease_revoke(lease)
             except (EtcdError, TimeoutError) as error:
                 log.info("the lease was not revoked, it ends by itself: %s", error)
 

@@ -115,7 +115,8 @@ class Walk:
 
     async def _opened(self, page: MemberPages) -> None:
         try:
-            await asyncio.wait_for(page.current.opened(), OPEN_TIMEOUT)
+            async with asyncio.timeout(OPEN_TIMEOUT):
+                await page.current.opened()
         except TimeoutError:
             await page.close()
             seconds = f"{OPEN_TIMEOUT:g} s"
