@@ -18,7 +18,7 @@ from reclock.cli.app import app
 from reclock.cli.output import Format
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.testing import FakeFleet, FakeService
-from tests.integration.work_rig import rig
+from tests.integration.work_rig import for_configmaps, rig
 
 EAST = pb.Queue(
     controller="c", cluster="east", depth=7, delayed=1, processing=2, weight=2.0, cap=3, share=0.25, retries=4, served=12,
@@ -88,3 +88,29 @@ async def test_what_is_not_allowed_is_refused_in_one_line(tmp_path: Path, comman
         result = await asyncio.to_thread(CliRunner().invoke, app, argv)
     assert result.exit_code == 1
     assert result.output.splitlines() == [f"reclock: INVALID_ARGUMENT: {said}"]
+
+
+async def test_weight_and_cap_are_changed_at_once(tmp_path: Path) -> None:
+    async with FakeFleet() as fleet, rig("east", lease=60) as it:
+        path = tmp_path / "kubeconfig"
+        path.write_text(yaml.safe_dump(fleet.kubeconfig))
+        for number in range(5):
+            it.clusters.clusters["east"].put("configmaps", "a", f"{number}")
+        worker = it.worker(for_configmaps(max_in_flight=4))
+        await worker.requests(1)  # a quarter of its room, and none of them is answered
+
+        async def run(*argv: str) -> str:
+            at = ["--reconciler", it.server.bound, "--kubeconfig", str(path)]
+            result = await asyncio.to_thread(CliRunner().invoke, app, ["queue", *argv, *at])
+            assert result.exit_code == 0, result.output
+            return result.output
+
+        assert "cluster east of c: weight 2.5" in await run("weight", "east", "2.5", "-c", "c")
+        assert len(worker.of("request")) == 1
+        assert "cluster east of every controller: cap 3" in await run("cap", "east", "3")
+        await worker.requests(3)
+        shown = next(line.split() for line in (await run()).splitlines() if line.startswith("c "))
+        assert dict(zip(queue.COLUMNS, shown, strict=False)) | {"WAITING": "2", "RUNNING": "3", "CAP": "3", "WEIGHT": "2.5"} == dict(
+            zip(queue.COLUMNS, shown, strict=False)
+        )
+        await worker.close()

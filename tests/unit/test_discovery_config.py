@@ -47,6 +47,7 @@ probe: {interval: 2, timeout: 1}
         ("providers: [{type: static, clusters: [{kubeconfig: /k}]}]", ["providers[0].clusters[0]", "name"]),
         ("providers: [{type: kubeconfig-file, paths: [a]}, {type: kubeconfig-file, paths: [b]}]",
          ["providers[0].name", "needed"]),
+        ("providers: [{type: kind, name: a}, {type: kind, name: a}]", ["providers[1].name", "'a' is given twice"]),
         ("providers: [{type: kubeconfig-secret, namespace: A_b}]", ["providers[0]", "namespace", "all"]),
         ("providers: [{type: kubeconfig-secret, label: 'a=b'}]", ["providers[0]", "key of a label"]),
         ("providers: [{type: kubeconfig-secret, key: ''}]", ["providers[0]", "key of a Secret"]),
