@@ -54,6 +54,9 @@ class Owners:
     def outgoing(self, cluster: str, uids: Any) -> dict[str, str | None]:
         return {}
 
+    def incoming(self, cluster: str) -> dict[str, str]:
+        return {}
+
     def object_uids(self, cluster: str) -> dict[str, str]:
         return {}
 

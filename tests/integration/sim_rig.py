@@ -22,6 +22,8 @@ from services.aggregator.config import Limits
 from services.aggregator.front.front import Front
 from services.aggregator.reads import Reads
 from services.aggregator.types import Aggregated
+from services.aggregator.writes.context import WriteContext
+from services.aggregator.writes.writes import Writes
 from services.common.etcd import Etcd
 from services.common.fleet import Member
 from services.common.kube.client import KubeClient
@@ -139,9 +141,16 @@ class SimRig:
         )  # fmt: skip
         stack.push_async_callback(self.reads.close)
         known = OneMember("", None, self._aggregated)
+        writes = Writes(
+            WriteContext(
+                host=self.host, fleet=cast(Any, self.fleet), fleet_id=FLEET, clock=cast(Any, self.clock),
+                aggregations=cast(Any, known), owners=cast(Any, Owners()), reads=self.reads,
+                placement=cast(Any, SimpleNamespace()), identity=lambda call, aggregated: {},
+            )
+        )  # fmt: skip
         front = Front(
             Config(), host=self.host, fleet=cast(Any, self.fleet), aggregations=cast(Any, known),
-            clock=cast(Any, self.clock), reads=self.reads, writes=cast(Any, SimpleNamespace()),
+            clock=cast(Any, self.clock), reads=self.reads, writes=writes,
             version_markers=cast(Any, SimpleNamespace()), limits=limits,
         )  # fmt: skip
         self.port = await front.start()

@@ -16,7 +16,7 @@ from tests.proof import mutations
 from tests.proof.floods import flood
 from tests.proof.mutations import Patch
 from tests.proof.virtual.clients import Informer
-from tests.proof.virtual.play import Action, play
+from tests.proof.virtual.play import Action, play, shorter
 from tests.proof.virtual.world import World
 
 STEPS = 100
@@ -113,6 +113,16 @@ def found(course: Course, invariant: str) -> bool:
 def test_a_broken_rule_is_found_by_its_invariant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     getattr(mutations, name)(monkeypatch.setattr)
     assert found(COURSES[name], name.partition("_")[0].upper()), f"{name} was not noticed"
+
+
+def test_a_failing_history_is_made_shorter_and_plays_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    mutations.i1_watch_skips_ahead(monkeypatch.setattr)
+    whole = next(played for seed in range(12) if "I1" in (played := play(seed, 40)).found)
+    least = shorter(whole)
+    assert 0 < len(least.actions) < len(whole.actions) and "I1" in least.found
+    assert least.found & play(least.seed, actions=least.actions).found
+    monkeypatch.undo()
+    assert not play(least.seed, actions=least.actions).failed, "it was the rule that was broken"
 
 
 def test_every_mutation_has_its_course() -> None:

@@ -220,3 +220,16 @@ def test_a_lost_network_holds_events_back(world: World, east: Cluster) -> None:
     assert not watch.events and east.faults.decide("get", "pods") is not None
     east.find_network()
     assert [event.kind for event in watch.take()] == ["ADDED"] and east.faults.decide("get", "pods") is None
+
+
+def test_a_thousand_clusters_live_in_one_process() -> None:
+    world = World(3)
+    clusters = [world.add(f"m{number}", nodes=1) for number in range(1000)]
+    world.settle()
+    some = clusters[::50]
+    for one in some:
+        one.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default"}, "spec": template("p")["spec"]})
+    world.advance(5)
+    assert all(phases(one) == {"p": "Running"} for one in some)
+    assert len({one.uid for one in clusters}) == 1000 and all(len([*one.objects("nodes")]) == 1 for one in clusters)
+    assert not [*clusters[1].objects("pods")], "what is one cluster's is no other's"

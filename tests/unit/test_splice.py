@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
+import tracemalloc
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import proto_model
 import pytest
 import splice_model
 from pods import compact, pod, pod_bytes
 
+from _fastpath import proto
 from _fastpath import splice as fast
 
 OLD, NEW, THIRD = (f"{d * 8}-1111-4111-8111-{d * 12}" for d in "abc")
@@ -386,3 +391,32 @@ def test_labels_are_each_objects_own_however_many_were_read() -> None:
     for number in range(3000):
         labels = {"app": f"web-{number % 1700}", "long": "x" * (number % 50 * 40)}
         assert fast.scan(compact({"metadata": {"name": "a", "labels": labels}})).labels() == labels
+
+
+def allocated(call: Any) -> tuple[int, Any]:
+    """The most that was allocated at any moment of a call, in bytes; and its result."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        result = call()
+        return tracemalloc.get_traced_memory()[1] - before, result
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("form", ["json", "protobuf"])
+def test_an_event_costs_its_output_and_nothing_beyond(form: str) -> None:
+    """A copy, or a tree, on the way would show: it is as large as the object. What is known of one has one size."""
+    library: Any = fast if form == "json" else proto
+    for filler in (0, 100_000):
+        obj = pod(2)
+        obj["metadata"]["annotations"]["filler"] = "x" * filler
+        body = compact(obj) if form == "json" else proto_model.body_of(obj, "v1", "Pod")
+        frame = b'{"type":"MODIFIED","object":%b}' % body if form == "json" else proto_model.event("MODIFIED", "v1", "Pod", body)[4:]
+        library.splice(frame, library.scan_frame(frame)[1], b"229894400103936", b"east")  # what is made once is made
+        cost, (_, meta) = allocated(lambda frame=frame: library.scan_frame(frame))
+        assert cost < 1000, filler
+        cost, out = allocated(lambda frame=frame, meta=meta: library.splice(frame, meta, b"229894400103936", b"east"))
+        assert len(out) > filler + 2000 and cost <= sys.getsizeof(out) + 500, (filler, cost, len(out))
