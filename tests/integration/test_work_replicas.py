@@ -212,10 +212,9 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
         await it.until(covers(*it.replicas), "three replicas share the clusters")
         await asyncio.sleep(1)
 
-        rounds = 0
-        while not rounds or len(history.runs) < REQUESTS:
-            await _kill_and_freeze(it, clients, lambda name: Client(name, register, it.addresses, history, work))
-            rounds += 1
+        taken: list[float] = []
+        while not taken or len(history.runs) < REQUESTS:
+            taken.append(await _kill_and_freeze(it, clients, lambda name: Client(name, register, it.addresses, history, work)))
         await asyncio.sleep(2)
         busy.cancel()
         for key in keys:
@@ -231,9 +230,10 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
         assert history.overlaps() == []
         assert len(history.runs) > len(keys) * 2 and len({run.worker for run in history.runs}) >= 5
         print(
-            f"{len(history.runs)} requests by {len({run.worker for run in history.runs})} workers in {rounds} rounds of kills, "
+            f"{len(history.runs)} requests by {len({run.worker for run in history.runs})} workers in {len(taken)} rounds of kills, "
             f"{sum(replica.log.count('could not be renewed in time') for replica in it.replicas)} leases of replicas ended "
-            f"(one each round is meant to), {len(history.stalls)} stalls of the test itself"
+            f"(one each round is meant to), {len(history.stalls)} stalls of the test itself; all clusters of a killed replica were "
+            f"others' after {min(taken):.1f} to {max(taken):.1f} s (lease: {REPLICA_LEASE} s)"
         )
         # A fence never goes back for a cluster, whoever gave the lease.
         for name in NAMES:
@@ -241,12 +241,17 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
             assert fences == sorted(fences), name
 
 
-async def _kill_and_freeze(it: World, clients: list[Client], client: Callable[[str], Client]) -> None:
-    """One of each: a replica, discovery and a worker are killed, a replica is frozen for longer than its lease."""
+async def _kill_and_freeze(it: World, clients: list[Client], client: Callable[[str], Client]) -> float:
+    """One of each: a replica, discovery and a worker are killed, a replica is frozen for longer than its lease.
+
+    Returns the seconds from the kill of the replica until all its clusters were others'.
+    """
     # kill -9 of a replica: its clusters go to the others.
+    killed = time.monotonic()
     await it.replicas[1].end(signal.SIGKILL)
     await it.discovery.server.stop(0)
     await it.until(covers(it.replicas[0], it.replicas[2]), "two replicas have all")
+    taken = time.monotonic() - killed
     # kill -9 of a worker: what it held comes again.
     await clients.pop(0).die()
     clients.append(client(f"w{len(clients)}-{time.monotonic():.0f}"))
@@ -258,6 +263,7 @@ async def _kill_and_freeze(it: World, clients: list[Client], client: Callable[[s
     await it.discovery.server.start()
     await it.replicas[1].start()
     await it.until(covers(*it.replicas), "three share again")
+    return taken
 
 
 async def _keep_changing(change: Callable[[Key], None], keys: list[Key], chance: random.Random, number: int) -> None:

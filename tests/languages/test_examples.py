@@ -34,11 +34,12 @@ def test_loggers_print_the_same(
     world: World, programs: Callable[[str], Programs], start: Callable[..., Running]
 ) -> None:
     commands: dict[str, Any] = {}
+    left_out: list[str] = []
     for language, tools in LANGUAGES.items():
         try:
             commands[language] = tools().logger
         except Missing as missing:
-            print(f"{language} is left out: {missing}")
+            left_out.append(f"{language}: {missing}")
     running = {language: start(f"logger-{language}", command) for language, command in commands.items()}
     there = expected(world)
     for one in running.values():
@@ -54,6 +55,8 @@ def test_loggers_print_the_same(
     outputs = {language: one.lines() for language, one in running.items()}
     assert all(output == outputs["python"] for output in outputs.values()), outputs
     assert codes["python"] == 0 and codes.get("go", 0) == 0 and codes.get("typescript", 0) == 0, codes
+    if left_out:
+        pytest.skip(f"equal of {', '.join(outputs)}; {'; '.join(left_out)}")
 
 
 @pytest.mark.timeout(900)
