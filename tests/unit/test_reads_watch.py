@@ -147,6 +147,28 @@ async def test_what_is_made_ahead_for_one_client_is_bounded(
     assert max(sizes) < watcher.FLUSH + 40_000
 
 
+async def test_what_is_there_together_is_one_write(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    write = WatchSession._write
+
+    async def noting(self: WatchSession, data: bytes) -> None:
+        written.append(data.count(b'"type":"'))
+        await write(self, data)
+
+    monkeypatch.setattr(WatchSession, "_write", noting)
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}") as stream:
+        fleet.write("east", pod("first"))
+        assert told(await stream.next()) == ("ADDED", "first")
+        written.clear()
+        member = fleet.members["east"]
+        objects = [member.write(pod(f"p{number}")) for number in range(50)]
+        await asyncio.sleep(0.2)  # their payloads are here
+        for one in objects:
+            fleet.clock.log("east", one)  # in one turn of the loop
+        assert [told(await stream.next()) for _ in objects] == [("ADDED", f"p{number}") for number in range(50)]
+    assert sum(written) == 50 and len(written) <= 2, written
+
+
 async def test_namespace_and_name_are_judged_on_markers(fleet: Fleet) -> None:
     head = fleet.clock.head
     async with (
