@@ -151,10 +151,12 @@ class Sequencer:
         """Commit until cancelled, or until the term ends with an error of etcd."""
         idle = commits = 0
         pace = Pace(GATHER, GATHER_FULL)
+        behind = False  # work was left that had to wait for the next batch: a key's second event, or there was no room
         while True:
-            if (left := pace.left()) > 0 and self.waiting < self.limit:
+            if not behind and (left := pace.left()) > 0 and self.waiting < self.limit:
                 await asyncio.sleep(left)
             batch = self._build()
+            behind = bool(self._queues)
             if batch:
                 idle = 0
                 pace.stepped(len(batch.markers))
