@@ -119,8 +119,8 @@ class ReadsRig(Rig):
 class Informer:
     """As client-go's: lists, watches from the list's version, resumes from the last event, relists on 410."""
 
-    def __init__(self, rig: ReadsRig, *, watch_list: bool, query: str = "") -> None:
-        self.rig, self.watch_list, self.query = rig, watch_list, query
+    def __init__(self, rig: ReadsRig, *, watch_list: bool, query: str = "", retry: float = 0.02) -> None:
+        self.rig, self.watch_list, self.query, self.retry = rig, watch_list, query, retry
         self.store: dict[Key, dict[str, Any]] = {}
         self.version = ""
         self.relists = 0
@@ -139,7 +139,7 @@ class Informer:
                         await self._list(http)
                     else:
                         await self._watch(http)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(self.retry)
 
     def _url(self, query: str) -> str:
         return f"http://127.0.0.1:{self.rig.port}/api/v1/pods?{query}{self.query}"
