@@ -8,7 +8,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from services.common.grpc import channel
 from services.reconciler.work import ring
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.work_fleet import HOST, FakeFleet
-from tests.integration.work_processes import Client, FakeDiscovery, History, Key, Replica
+from tests.integration.work_processes import Client, History, Key, Replica, Service
 from tests.integration.work_rig import for_configmaps
+from tests.integration.work_worker import WorkerProcess, slow_now_and_then
 
 LEASE = 3
 REPLICA_LEASE = 3
@@ -36,7 +37,7 @@ REQUESTS = int(os.environ.get("RECLOCK_REQUESTS", "0"))
 class World:
     """Fake clusters, discovery, replicas."""
 
-    def __init__(self, clusters: FakeFleet, discovery: FakeDiscovery, replicas: list[Replica]) -> None:
+    def __init__(self, clusters: FakeFleet, discovery: Service, replicas: list[Replica]) -> None:
         self.clusters = clusters
         self.discovery = discovery
         self.replicas = replicas
@@ -101,12 +102,17 @@ async def world(etcd: EtcdServer, tmp_path: Path, number: int) -> AsyncIterator[
     for name in NAMES:
         clusters.add(name)
     await clusters.start()
-    discovery = FakeDiscovery(clusters)
-    await discovery.server.start()
+    discovery = Service("services.discovery", tmp_path / "discovery.yaml", {
+        "probe": {"interval": 1}, "stateFile": str(tmp_path / "discovery.json"),
+        "providers": [{"type": "static", "clusters": [{"name": name, "kubeconfig": str(tmp_path / name)} for name in NAMES]}],
+    })  # fmt: skip
+    for name in NAMES:
+        (tmp_path / name).write_text(yaml.safe_dump(clusters.kubeconfig(name)))
+    await discovery.start()
     host = tmp_path / "host.yaml"
     host.write_text(yaml.safe_dump(clusters.kubeconfig(HOST)))
     config: dict[str, Any] = {
-        "host": {"kubeconfig": str(host)}, "discoveryAddress": discovery.server.bound, "leaseSeconds": LEASE,
+        "host": {"kubeconfig": str(host)}, "discoveryAddress": discovery.address, "leaseSeconds": LEASE,
         "etcd": {"endpoints": [etcd.endpoint]}, "replicaLeaseSeconds": REPLICA_LEASE,
     }  # fmt: skip
     replicas = [Replica(tmp_path, each, config) for each in range(number)]
@@ -115,10 +121,8 @@ async def world(etcd: EtcdServer, tmp_path: Path, number: int) -> AsyncIterator[
         await asyncio.gather(*(replica.start() for replica in replicas))
         yield made
     finally:
-        for replica in replicas:
-            if replica.child is not None and replica.child.returncode is None:
-                replica.send(signal.SIGKILL)
-        await made.discovery.server.stop(0)
+        for process in (*replicas, discovery):
+            await process.end(signal.SIGKILL)
         await clusters.stop()
 
 
@@ -196,9 +200,6 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
         flight = 64 if REQUESTS else 8
         register = for_configmaps(max_in_flight=flight, caps=dict.fromkeys(NAMES, flight))
 
-        def work(key: Key) -> float:
-            return chance.choice([0.0, 0.01, 0.05]) if chance.random() < 0.98 else 2.5 * LEASE
-
         changed: dict[Key, float] = {}
 
         def change(key: Key) -> None:
@@ -207,32 +208,51 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
 
         for key in keys:
             change(key)
-        clients = [Client(f"w{number}", register, it.addresses, history, work) for number in range(4)]
+        tasks = [
+            Client(name, register, it.addresses, history, slow_now_and_then(name, 2.5 * LEASE)) for name in ("t0", "t1")
+        ]
+        workers: list[WorkerProcess] = []
+
+        async def add_worker() -> None:
+            addresses, name = it.addresses(), f"w{len(workers)}"
+            workers.append(await WorkerProcess.start(name, register, addresses, history, tmp_path, 2.5 * LEASE))
+
+        async def replace_worker() -> None:
+            await workers[-2].die()
+            await add_worker()
+
+        await add_worker()
+        await add_worker()
         busy = asyncio.create_task(_keep_changing(change, keys, chance, 50 if REQUESTS else 5))
         await it.until(covers(*it.replicas), "three replicas share the clusters")
         await asyncio.sleep(1)
 
         taken: list[float] = []
         while not taken or len(history.runs) < REQUESTS:
-            taken.append(await _kill_and_freeze(it, clients, lambda name: Client(name, register, it.addresses, history, work)))
+            taken.append(await _kill_and_freeze(it, replace_worker))
+            workers[-2].read()
         await asyncio.sleep(2)
         busy.cancel()
         for key in keys:
             change(key)
 
         def missing() -> list[Key]:
+            for worker in workers[-2:]:
+                worker.read()
             return [key for key in keys if history.started.get(key, 0.0) < changed[key]]
 
         await eventually(lambda: not missing(), "all last states were seen", lambda: f"not: {missing()[:5]} of {len(missing())}")
-        for client in clients:
-            await client.die()
+        for each_of in (*tasks, *workers[-2:]):
+            await each_of.die()
         stalls.cancel()
         assert history.overlaps() == []
-        assert len(history.runs) > len(keys) * 2 and len({run.worker for run in history.runs}) >= 5
+        assert len(history.runs) > len(keys) * 2
+        assert len({run.worker for run in history.runs}) >= 5
         print(
             f"{len(history.runs)} requests by {len({run.worker for run in history.runs})} workers in {len(taken)} rounds of kills, "
             f"{sum(replica.log.count('could not be renewed in time') for replica in it.replicas)} leases of replicas ended "
-            f"(one each round is meant to), {len(history.stalls)} stalls of the test itself; all clusters of a killed replica were "
+            f"(one each round is meant to), {sum(worker.cut_off for worker in workers)} requests were held by killed worker processes, "
+            f"{len(history.stalls)} stalls of the test itself; all clusters of a killed replica were "
             f"others' after {min(taken):.1f} to {max(taken):.1f} s (lease: {REPLICA_LEASE} s)"
         )
         # A fence never goes back for a cluster, whoever gave the lease.
@@ -241,26 +261,24 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
             assert fences == sorted(fences), name
 
 
-async def _kill_and_freeze(it: World, clients: list[Client], client: Callable[[str], Client]) -> float:
-    """One of each: a replica, discovery and a worker are killed, a replica is frozen for longer than its lease.
+async def _kill_and_freeze(it: World, replace_worker: Callable[[], Awaitable[None]]) -> float:
+    """One of each: a replica, discovery and a worker are killed (-9), a replica is frozen for longer than its lease.
 
     Returns the seconds from the kill of the replica until all its clusters were others'.
     """
     # kill -9 of a replica: its clusters go to the others.
     killed = time.monotonic()
     await it.replicas[1].end(signal.SIGKILL)
-    await it.discovery.server.stop(0)
+    await it.discovery.end(signal.SIGKILL)
     await it.until(covers(it.replicas[0], it.replicas[2]), "two replicas have all")
     taken = time.monotonic() - killed
     # kill -9 of a worker: what it held comes again.
-    await clients.pop(0).die()
-    clients.append(client(f"w{len(clients)}-{time.monotonic():.0f}"))
+    await replace_worker()
     # A replica that freezes longer than its lease: when it wakes, others have its clusters.
     it.replicas[2].send(signal.SIGSTOP)
     await it.until(covers(it.replicas[0]), "the last replica has all")
     it.replicas[2].send(signal.SIGCONT)
-    it.discovery = FakeDiscovery(it.clusters, it.discovery.server.bound)
-    await it.discovery.server.start()
+    await it.discovery.start()
     await it.replicas[1].start()
     await it.until(covers(*it.replicas), "three share again")
     return taken

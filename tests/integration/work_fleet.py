@@ -79,6 +79,8 @@ class FakeCluster:
         if self.hangs:
             await asyncio.sleep(3600)
         parts = path.strip("/").split("/")
+        if parts == ["readyz"]:
+            return web.Response(text="ok")
         if parts[-1] in ("tokenreviews", "subjectaccessreviews"):
             return await self._review(request, parts[-1])
         rest = parts[2:] if parts[0] == "api" else parts[3:]

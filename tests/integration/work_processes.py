@@ -56,12 +56,12 @@ class FakeDiscovery(discovery_pb2_grpc.DiscoveryServiceServicer):
             await asyncio.sleep(10)
 
 
-class Replica:
-    """A reconciler process; its port stays over restarts."""
+class Service:
+    """A service as a process; its port stays over restarts."""
 
-    def __init__(self, directory: Path, number: int, config: dict[str, Any]) -> None:
-        self.number = number
-        self.file = directory / f"replica-{number}.yaml"
+    def __init__(self, module: str, file: Path, config: dict[str, Any]) -> None:
+        self.module = module
+        self.file = file
         self.config = config
         self.address = ""
         self.log = ""
@@ -76,7 +76,7 @@ class Replica:
         self.file.write_text(yaml.safe_dump(settings))
         seen = self._since = len(self.log)
         self.child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "services.reconciler", "--config", str(self.file),
+            sys.executable, "-m", self.module, "--config", str(self.file),
             stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self._reader = asyncio.create_task(self._read(self.child))
@@ -99,16 +99,24 @@ class Replica:
             async with asyncio.timeout(LIMIT):
                 await self.child.wait()
 
+    def send(self, what: signal.Signals) -> None:
+        """Send a signal."""
+        assert self.child is not None
+        self.child.send_signal(what)
+
+
+class Replica(Service):
+    """A reconciler process."""
+
+    def __init__(self, directory: Path, number: int, config: dict[str, Any]) -> None:
+        super().__init__("services.reconciler", directory / f"replica-{number}.yaml", config)
+        self.number = number
+
     @property
     def name(self) -> str:
         """What it calls itself since its last start; "" while it has not taken part."""
         found = re.findall(r"replica (\S+) takes part", self.log[self._since :])
         return found[-1] if found else ""
-
-    def send(self, what: signal.Signals) -> None:
-        """Send a signal."""
-        assert self.child is not None
-        self.child.send_signal(what)
 
 
 class Run(NamedTuple):
@@ -131,6 +139,22 @@ class History:
         """When the last handler of a key that ended well began."""
         self.stalls: list[tuple[float, float]] = []
 
+    def begins(self, held: Held) -> None:
+        """A handler is about to begin; for what has to know it before it is over."""
+
+    def renewed(self, token: str, until: float) -> None:
+        """A handler believes in its lease until later."""
+
+    def ended(self, run: Run, well: bool) -> None:
+        """A handler has ended, by itself or because it had to."""
+        self.runs.append(run)
+        if well:
+            self.started[run.key] = max(self.started.get(run.key, 0.0), run.began)
+
+    def stalled(self, began: float, ended: float) -> None:
+        """This process did not run for a while."""
+        self.stalls.append((began, ended))
+
     async def watch_stalls(self) -> None:
         """Note when the event loop stood still: what workers believed then is no proof of anything."""
         last = time.monotonic()
@@ -138,7 +162,7 @@ class History:
             await asyncio.sleep(0.05)
             now = time.monotonic()
             if now - last > 0.4:
-                self.stalls.append((last, now + 0.2))
+                self.stalled(last, now + 0.2)
             last = now
 
     def overlaps(self) -> list[tuple[Run, Run]]:
@@ -250,12 +274,14 @@ class Client:
                 answer.add_done_callback(self._answers.discard)
                 return
             self._held[message.request.token] = held
+            self._history.begins(held)
             held.task = asyncio.create_task(self._handle(held))
         elif kind == "renewed":
             sent = self._beats.get(message.renewed.sequence, 0.0)
             for token in message.renewed.tokens:
                 if token in self._held:
                     self._held[token].until = max(self._held[token].until, sent + self._half)
+                    self._history.renewed(token, self._held[token].until)
         elif kind == "cancelled":
             self._lose(message.cancelled.token)
         elif kind == "problem":
@@ -275,10 +301,9 @@ class Client:
             # Heartbeats renew what the service believes us to hold: what was stopped has to be given back.
             await self._answer(pb.Done(token=token, error="stopped"))
             return
-        self._note(held, time.monotonic())
+        self._note(held, time.monotonic(), well=True)
         self._held.pop(token, None)
         self.handled += 1
-        self._history.started[held.key] = max(self._history.started.get(held.key, 0.0), held.began)
         await self._answer(pb.Done(token=token))
 
     async def _answer(self, done: pb.Done) -> None:
@@ -299,9 +324,14 @@ class Client:
         if held.task is not None and held.task is not asyncio.current_task():
             held.task.cancel()
 
-    def _note(self, held: Held, ended: float) -> None:
+    def _note(self, held: Held, ended: float, well: bool = False) -> None:
         request = held.request
-        self._history.runs.append(Run(held.key, held.began, min(ended, held.until), self.name, request.token, request.fence))
+        run = Run(held.key, held.began, min(ended, held.until), self.name, request.token, request.fence)
+        self._history.ended(run, well)
+
+    async def ended(self) -> None:
+        """Until it fails or dies."""
+        await self._task
 
     async def die(self) -> None:
         """As by kill -9: nothing more is said, all handlers stop here and now."""
