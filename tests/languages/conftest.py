@@ -106,10 +106,10 @@ def programs() -> Callable[[str], Programs]:
 class Running:
     """A program with its output."""
 
-    def __init__(self, command: list[str], log: Path, environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], log: Path, environment: dict[str, str], folder: Path | None) -> None:
         self.log = log
         with log.open("w") as out, log.with_suffix(".err").open("w") as err:
-            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env=environment, cwd=folder)
 
     def lines(self) -> list[str]:
         """What it has printed, each line once, in order."""
@@ -140,8 +140,9 @@ def start(world: World, tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
     running: list[Running] = []
 
-    def begin(name: str, command: list[str], **environment: str) -> Running:
-        one = Running(list(command), tmp_path / f"{name}.log", {**os.environ, **world.environment, **environment})
+    def begin(name: str, command: list[str], folder: Path | None = None, **environment: str) -> Running:
+        whole = {**os.environ, **world.environment, **environment}
+        one = Running(list(command), tmp_path / f"{name}.log", whole, folder)
         running.append(one)
         return one
 

@@ -34,6 +34,14 @@ def left_behind(directory: str) -> list[str]:
     return found
 
 
+def ends_clean(one: Running, folder: Path) -> None:
+    """SIGTERM ends it in order; no process and no file of its fleet is left."""
+    assert one.stop(120) == 0
+    assert "[dev] stopping" in one.lines()
+    assert left_behind(f"{folder}/reclock-dev") == []
+    assert not list(folder.glob("reclock-dev-*"))
+
+
 @pytest.mark.timeout(600)
 def test_the_provider_kind(world: World, start: Callable[..., Running], tmp_path: Path) -> None:
     folder = tmp_path / "clusters"
@@ -53,7 +61,15 @@ def test_the_provider_kind(world: World, start: Callable[..., Running], tmp_path
     (folder / "west").unlink()
     world.kubectl("east", "create", "configmap", "later")
     one.until(lambda lines: "east default/later -" in lines)
-    assert one.stop(120) == 0
-    assert "[dev] stopping" in one.lines()
-    assert left_behind(f"{tmp_path}/reclock-dev") == []
-    assert not list(tmp_path.glob("reclock-dev-*"))
+    ends_clean(one, tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_the_word_for_the_demo_fleet(start: Callable[..., Running], tmp_path: Path) -> None:
+    # In a directory of its own: where a demo runs already, that one would be used.
+    one = start(
+        "dev", [sys.executable, "-m", "reclock.cli", "dev", "--provider", "demo", "--members", "north", str(LOGGER)],
+        folder=tmp_path, TMPDIR=str(tmp_path),
+    )  # fmt: skip
+    one.until(lambda lines: "north default/kube-root-ca.crt ca.crt" in lines, 240)
+    ends_clean(one, tmp_path)
