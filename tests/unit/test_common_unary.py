@@ -1,4 +1,4 @@
-"""Unary gRPC calls of our own: against grpc's server, and against servers that misbehave frame by frame."""
+"""Unary gRPC calls of our own: against grpc's server, and against servers that answer oddly, or do not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from h2.connection import H2Connection
+from hyperframe.frame import (
+    ContinuationFrame,
+    DataFrame,
+    Frame,
+    GoAwayFrame,
+    HeadersFrame,
+    PingFrame,
+    RstStreamFrame,
+    SettingsFrame,
+    WindowUpdateFrame,
+)
 
 from services.common.unary import UnaryChannel, connection
-from services.common.unary.connection import frame
-from services.common.unary.headers import BadHeaders, Headers, encode
 
 Code = grpc.StatusCode
 OK_HEAD = b"\x88\x00\x0ccontent-type\x10application/grpc"  # :status 200
@@ -144,9 +154,9 @@ async def test_a_server_that_stops_and_comes_back(real: Real) -> None:
 
 
 async def test_numbers_of_calls_are_used_up(real: Real, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LAST_ID", 5)
+    monkeypatch.setattr(H2Connection, "HIGHEST_ALLOWED_STREAM_ID", 5)
     assert [await real.call("echo", b"%d" % number) for number in range(7)] == [b"%d" % n for n in range(7)]
-    assert real.channel._connection is not None and real.channel._connection._next_id == 3
+    assert real.channel._connection is not None and real.channel._connection._h2.highest_outbound_stream_id == 1
 
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -177,21 +187,34 @@ async def scripted() -> AsyncIterator[Callable[[Script], Awaitable[UnaryChannel]
         server.close()
 
 
-async def frames(reader: asyncio.StreamReader) -> AsyncIterator[tuple[int, int, int, bytes]]:
-    """(kind, flags, stream, payload) of what the client sends."""
-    assert await reader.readexactly(len(connection.PREFACE)) == connection.PREFACE
+async def frames(reader: asyncio.StreamReader) -> AsyncIterator[Frame]:
+    """What the client sends."""
+    await reader.readexactly(24)  # what every HTTP/2 connection begins with
     while True:
-        head = await reader.readexactly(9)
-        payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
-        yield head[3], head[4], int.from_bytes(head[5:], "big"), payload
+        found, size = Frame.parse_frame_header(memoryview(await reader.readexactly(9)))
+        found.parse_body(memoryview(await reader.readexactly(size)))
+        yield found
 
 
 async def until_called(reader: asyncio.StreamReader) -> int:
     """Stream of the next call, when it was sent whole."""
-    async for kind, flags, stream, _ in frames(reader):
-        if kind == connection.DATA and flags & connection.END_STREAM:
-            return stream
+    async for found in frames(reader):
+        if "END_STREAM" in found.flags:
+            return found.stream_id
     raise EOFError
+
+
+def sent(*parts: Frame) -> bytes:
+    return b"".join(part.serialize() for part in parts)
+
+
+def refused(stream: int, code: int) -> bytes:
+    return sent(RstStreamFrame(stream, code))
+
+
+def heads(block: bytes) -> bytes:
+    """An answer of headers alone."""
+    return sent(HeadersFrame(1, block, flags=["END_HEADERS", "END_STREAM"]))
 
 
 def echo(channel: UnaryChannel, data: bytes = b"x", timeout: float = 20) -> Awaitable[Any]:
@@ -201,14 +224,14 @@ def echo(channel: UnaryChannel, data: bytes = b"x", timeout: float = 20) -> Awai
 def answered(stream: int, data: bytes) -> bytes:
     """Answer in pieces, padded, with headers that go on in a second frame, pings and settings between."""
     message = b"\x00" + len(data).to_bytes(4, "big") + data
-    return b"".join((
-        frame(connection.SETTINGS, 0, 0, b"\x00\x04\x00\x00\x10\x00"), frame(connection.PING, 0, 0, b"12345678"),
-        frame(connection.HEADERS, connection.PRIORITY, stream, b"\x00\x00\x00\x00\x10" + OK_HEAD[:9]),
-        frame(connection.CONTINUATION, connection.END_HEADERS, stream, OK_HEAD[9:]),
-        frame(connection.DATA, connection.PADDED, stream, b"\x03" + message[:4] + b"\0\0\0"),
-        frame(0x63, 0, stream, b"of a later time"), frame(connection.DATA, 0, stream, message[4:]),
-        frame(connection.HEADERS, connection.END_HEADERS | connection.END_STREAM, stream, OK_TAIL),
-    ))  # fmt: skip
+    return sent(
+        SettingsFrame(0, {4: 4096}), PingFrame(0, b"12345678"), HeadersFrame(stream, OK_HEAD[:9]),
+        ContinuationFrame(stream, OK_HEAD[9:], flags=["END_HEADERS"]),
+        DataFrame(stream, message[:4], pad_length=3, flags=["PADDED"]),
+    ) + b"\0\0\x04\x63\0\0\0\0\0" + b"new!" + sent(  # a kind of frame that is not known yet
+        DataFrame(stream, message[4:]),
+        HeadersFrame(stream, OK_TAIL, flags=["END_HEADERS", "END_STREAM"]),
+    )  # fmt: skip
 
 
 async def test_an_answer_in_the_oddest_frames_byte_by_byte(scripted: Any) -> None:
@@ -226,11 +249,11 @@ async def test_pings_are_answered(scripted: Any) -> None:
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async for kind, flags, stream, payload in frames(reader):
-            if kind == connection.DATA:
-                writer.write(answered(stream, b""))
-            elif kind == connection.PING and flags & connection.ACK and not answer.done():
-                answer.set_result(payload)
+        async for found in frames(reader):
+            if isinstance(found, DataFrame):
+                writer.write(answered(found.stream_id, b""))
+            elif isinstance(found, PingFrame) and "ACK" in found.flags and not answer.done():
+                answer.set_result(found.opaque_data)
 
     await echo(await scripted(script))
     assert await asyncio.wait_for(answer, 10) == b"12345678"
@@ -240,17 +263,13 @@ async def test_pings_are_answered(scripted: Any) -> None:
     ("answer", "code"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", Code.UNAVAILABLE),
-        (frame(connection.HEADERS, 5, 1, b"\xff\xff\xff\xff"), Code.UNAVAILABLE),
-        (frame(connection.HEADERS, 5, 1, b"\xbe"), Code.UNAVAILABLE),  # of a table that we do not have
-        (frame(connection.HEADERS, 1, 1, OK_HEAD) + frame(connection.PING, 0, 0, b"12345678"), Code.UNAVAILABLE),
-        (frame(connection.DATA, 8, 1, b"\x09abc"), Code.UNAVAILABLE),
-        (b"\x00\x40\x01\x00\x00\x00\x00\x00\x01", Code.UNAVAILABLE),  # a frame of 16,385 bytes
-        (frame(connection.RST_STREAM, 0, 1, b"\x00\x00\x00\x02"), Code.INTERNAL),
-        (frame(connection.RST_STREAM, 0, 1, b"\x00\x00\x00\x07"), Code.UNAVAILABLE),
-        (frame(connection.HEADERS, 5, 1, b"\x08\x03503"), Code.UNAVAILABLE),
-        (frame(connection.HEADERS, 5, 1, b"\x08\x03404"), Code.UNKNOWN),
-        (frame(connection.HEADERS, 5, 1, OK_HEAD + OK_TAIL), Code.INTERNAL),  # no message
-        (frame(connection.HEADERS, 5, 1, OK_HEAD + OK_TAIL[:-1] + b"9"), Code.FAILED_PRECONDITION),
+        (heads(b"\xff\xff\xff\xff"), Code.UNAVAILABLE),
+        (refused(1, 2), Code.INTERNAL),
+        (refused(1, 7), Code.UNAVAILABLE),
+        (heads(b"\x08\x03503"), Code.UNAVAILABLE),
+        (heads(b"\x08\x03404"), Code.UNKNOWN),
+        (heads(OK_HEAD + OK_TAIL), Code.INTERNAL),  # no message
+        (heads(OK_HEAD + OK_TAIL[:-1] + b"9"), Code.FAILED_PRECONDITION),
         (b"", Code.UNAVAILABLE),
     ],
 )
@@ -258,7 +277,7 @@ async def test_what_is_no_answer(scripted: Any, answer: bytes, code: grpc.Status
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await until_called(reader)
         writer.write(answer)
-        if answer:
+        if answer and not answer.startswith(b"HTTP"):  # servers of HTTP/1.1 close after what they do not understand
             await reader.read()
 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -269,12 +288,11 @@ async def test_what_is_no_answer(scripted: Any, answer: bytes, code: grpc.Status
 async def test_a_server_that_goes_away_finishes_what_it_took(scripted: Any) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = 0
-        async for kind, flags, stream, _ in frames(reader):
-            if kind == connection.DATA and flags & connection.END_STREAM:
+        async for found in frames(reader):
+            if "END_STREAM" in found.flags:
                 if first:
-                    writer.write(frame(connection.GOAWAY, 0, 0, first.to_bytes(4, "big") + bytes(4)))
-                    writer.write(answered(first, b"done"))
-                first = first or stream
+                    writer.write(sent(GoAwayFrame(0, last_stream_id=first)) + answered(first, b"done"))
+                first = first or found.stream_id
 
     channel = await scripted(script)
     first, second = await asyncio.gather(echo(channel), echo(channel), return_exceptions=True)
@@ -307,9 +325,45 @@ async def test_a_connection_without_any_sign_of_life_is_left(scripted: Any, monk
     assert connections == 2
 
 
-def test_headers_that_are_long_or_none() -> None:
-    block = encode("/a/b", "etcd:2379", [("token", "x" * 300)], tls=True)
-    found = Headers().decode(block)
-    assert found[":path"] == "/a/b" and found["token"] == "x" * 300 and found[":scheme"] == "https"
-    with pytest.raises(BadHeaders):
-        Headers().decode(b"\x40")
+async def test_a_server_that_takes_one_call_at_a_time(scripted: Any) -> None:
+    """A call too many is certainly not done, and the next one is taken."""
+    held = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(sent(SettingsFrame(0, {3: 1})))
+        async for found in frames(reader):
+            if "END_STREAM" in found.flags:
+                if found.stream_id == 3:
+                    held.set()
+                    continue
+                writer.write(answered(found.stream_id, b"taken"))
+
+    channel = await scripted(script)
+    assert await echo(channel) == b"taken"
+    waiting = asyncio.ensure_future(echo(channel))
+    await asyncio.wait_for(held.wait(), 10)
+    with pytest.raises(grpc.aio.AioRpcError, match="failed to connect"):
+        await echo(channel)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert await echo(channel) == b"taken"
+
+
+async def test_a_long_call_that_is_broken_off_leaves_the_others(scripted: Any) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = 0
+        async for found in frames(reader):
+            if found.stream_id == 1 and isinstance(found, DataFrame):
+                size += len(found.data)
+                if size == 65_535:  # its window is used up
+                    more = [WindowUpdateFrame(number, 100_000) for number in (0, 1)]
+                    writer.write(sent(*more, RstStreamFrame(1, 7)))
+            elif "END_STREAM" in found.flags:
+                writer.write(answered(found.stream_id, b"here"))
+
+    channel = await scripted(script)
+    with pytest.raises(grpc.aio.AioRpcError, match="broke the call off"):
+        await echo(channel, b"x" * 100_000)
+    first = channel._connection
+    assert await echo(channel) == b"here"
+    assert channel._connection is first is not None

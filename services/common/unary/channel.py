@@ -13,16 +13,17 @@ from urllib.parse import unquote
 
 import grpc
 from grpc.aio import Metadata
+from hpack import NeverIndexedHeaderTuple
 
 from services.common.config import split_address
-from services.common.unary.connection import Connection, ConnectionBroken, StreamReset
-from services.common.unary.headers import encode
+from services.common.unary.connection import Connection, ConnectionBroken, Header, StreamReset
 
 CONNECT_TIMEOUT = 5.0
 CALLS_KEPT = 64
-"""Encoded headers that are kept: one for each method, and again for each token."""
+"""Lists of headers that are kept: one for each method, and again for each token."""
+_FIXED = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), (b"user-agent", b"reclock"))
 _REFUSED_STREAM = 7
-_CODES: dict[str, grpc.StatusCode] = {str(code.value[0]): code for code in grpc.StatusCode}
+_CODES: dict[bytes, grpc.StatusCode] = {b"%d" % code.value[0]: code for code in grpc.StatusCode}
 Code = grpc.StatusCode
 
 
@@ -52,7 +53,7 @@ class UnaryChannel:
         self._tls = tls
         self._connection: Connection | None = None
         self._connecting: asyncio.Task[Connection] | None = None
-        self._heads: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
+        self._heads: dict[tuple[str, tuple[tuple[str, str], ...]], list[Header]] = {}
 
     def method(self, path: str, answer: type[Answer]) -> Method:
         """A callable for `/package.Service/Method`."""
@@ -96,13 +97,18 @@ class UnaryChannel:
                 timer.cancel()
         return _message(headers, body)
 
-    def _head(self, path: str, metadata: tuple[tuple[str, str], ...]) -> bytes:
+    def _head(self, path: str, metadata: tuple[tuple[str, str], ...]) -> list[Header]:
         key = (path, metadata)
         found = self._heads.get(key)
         if found is None:
             if len(self._heads) >= CALLS_KEPT:
                 self._heads.clear()  # tokens of before
-            found = self._heads[key] = encode(path, self.address, metadata, tls=self._tls is not None)
+            found = self._heads[key] = [
+                (b":method", b"POST"), (b":scheme", b"https" if self._tls is not None else b"http"),
+                (b":path", path.encode()), (b":authority", self.address.encode()), *_FIXED,
+                # They may be secret: no proxy may keep them in a table.
+                *(NeverIndexedHeaderTuple(name.encode(), value.encode()) for name, value in metadata),
+            ]  # fmt: skip
         return found
 
     # Connecting.
@@ -160,14 +166,15 @@ class Method:
         )
 
 
-def _message(headers: dict[str, str], body: bytes) -> bytes:
+def _message(headers: dict[bytes, bytes], body: bytes) -> bytes:
     """The one message of an answer whose status is OK."""
-    status = headers.get("grpc-status")
+    status = headers.get(b"grpc-status")
     if status is None:
-        code = Code.UNAVAILABLE if headers.get(":status") in ("429", "502", "503", "504") else Code.UNKNOWN
-        raise rpc_error(code, f"the answer is none of gRPC (HTTP status {headers.get(':status')})")
-    if status != "0":
-        raise rpc_error(_CODES.get(status, Code.UNKNOWN), unquote(headers.get("grpc-message", "")))
+        http = headers.get(b":status", b"").decode(errors="replace")
+        code = Code.UNAVAILABLE if http in ("429", "502", "503", "504") else Code.UNKNOWN
+        raise rpc_error(code, f"the answer is none of gRPC (HTTP status {http})")
+    if status != b"0":
+        raise rpc_error(_CODES.get(status, Code.UNKNOWN), unquote(headers.get(b"grpc-message", b"")))
     if len(body) < 5 or body[0] or len(body) - 5 != int.from_bytes(body[1:5], "big"):
         raise rpc_error(Code.INTERNAL, "the answer is not one message as it was asked for")
     return body[5:]

@@ -1,39 +1,35 @@
-"""One HTTP/2 connection (RFC 9113) as a client of unary gRPC calls needs it. Owned by one loop; nothing here waits.
+"""One HTTP/2 connection (the library `h2`) with unary gRPC calls on it. Owned by one loop; nothing here waits.
 
-Each call is a stream of its own: headers and one message out, headers, messages and trailers back. What the server may
-ask for meanwhile is answered: settings, pings, windows, its wish to go away.
+Each call is a stream of its own: headers and one message out, headers, messages and trailers back.
 """
 
 from __future__ import annotations
 
 import asyncio
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
-from services.common.unary.headers import BadHeaders, Headers
+from h2 import events
+from h2.config import H2Configuration
+from h2.connection import ConnectionInputs, ConnectionState, H2Connection, H2ConnectionStateMachine
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError, TooManyStreamsError
+from h2.settings import SettingCodes, Settings
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
-END_STREAM = ACK = 1
-END_HEADERS, PADDED, PRIORITY = 4, 8, 32
-TABLE_SIZE, ENABLE_PUSH, INITIAL_WINDOW, MAX_FRAME = 1, 2, 4, 5
-CANCEL = 8
 SILENCE = 4.0
 """Seconds in which calls waited and nothing at all came, after which the connection counts as dead."""
-PONG_AFTER = 0.1
-"""Seconds after which a ping is answered. Go's gRPC pings after whatever it receives, while no answer is outstanding, to
-measure how much it may take at once: answered at once, each call would cost both sides one more packet each way."""
-FRAME = 16_384
-"""Longest frame that is taken: what every peer keeps to unless it is told otherwise."""
-DEFAULT_WINDOW = 65_535
-MASK = (1 << 31) - 1
-LAST_ID = MASK
-WINDOW = MASK
+ANSWER_AFTER = 0.1
+"""Seconds after which pings are answered. Go's gRPC pings after whatever it receives, while no answer is
+outstanding, to measure how much it may take at once: answered at once, each call would cost both sides one more packet."""
+WINDOW = (1 << 31) - 1
 """Bytes that the server may send ahead of us: an answer is kept as it comes anyway, so windows would only hold it up."""
+Header = tuple[bytes, bytes]
 
-_HEAD = struct.Struct(">HBBBI")
-_SETTING = struct.Struct(">HI")
+# Our own headers are as they must be, and of the server's two names are looked at.
+_CONFIG = H2Configuration(
+    validate_outbound_headers=False, normalize_outbound_headers=False,
+    validate_inbound_headers=False, normalize_inbound_headers=False,
+)  # fmt: skip
 
 
 class ConnectionBroken(Exception):
@@ -52,24 +48,33 @@ class StreamReset(Exception):
         self.code = code
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame."""
-    size = len(payload)
-    return _HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream) + payload
+class _States(H2ConnectionStateMachine):
+    """A server that goes away answers what it has taken; h2 would take nothing any more (its issue 1181)."""
+
+    _transitions = {  # noqa: RUF012 - as in h2
+        **H2ConnectionStateMachine._transitions,
+        (ConnectionState.CLIENT_OPEN, ConnectionInputs.RECV_GOAWAY): (None, ConnectionState.CLIENT_OPEN),
+    }
 
 
 class Exchange:
     """One call under way. `done` gives its headers (trailers' among them) and its messages' bytes."""
 
-    __slots__ = ("body", "done", "headers", "id", "received", "unsent", "window")
+    __slots__ = ("body", "done", "headers", "id", "received", "unsent")
 
     def __init__(
-        self, number: int, done: asyncio.Future[tuple[dict[str, str], bytes]], window: int, received: int
+        self, number: int, done: asyncio.Future[tuple[dict[bytes, bytes], bytes]], message: bytes, received: int
     ) -> None:
-        self.id, self.done, self.window, self.received = number, done, window, received
-        self.headers: dict[str, str] = {}
+        self.id, self.done, self.received = number, done, received
+        self.headers: dict[bytes, bytes] = {}
         self.body: list[bytes] = []
-        self.unsent = b""
+        self.unsent = memoryview(message)
+
+    def fail(self, error: Exception) -> None:
+        """There is no answer."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # who called may be gone
 
 
 class Connection(asyncio.Protocol):
@@ -79,43 +84,35 @@ class Connection(asyncio.Protocol):
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
-        self._headers = Headers()
+        self._h2 = H2Connection(_CONFIG)
+        self._h2.state_machine = _States()
         self._calls: dict[int, Exchange] = {}
-        self._next_id = 1
-        self._rest = b""
-        self._block: tuple[int, int, list[bytes]] | None = None  # stream, flags, parts of headers that go on
-        self._window = DEFAULT_WINDOW
-        self._initial_window = DEFAULT_WINDOW
-        self._max_frame = FRAME
-        self._taken = 0
-        self._received = 0  # frames
-        self._mute = (-1, 0.0)  # so many had come when calls began to wait in vain, and since when they do
+        self._answers = b""  # h2's own, until they are sent
+        self._received = 0  # times that something came
+        self._mute = (-1, 0.0)  # so much had come when calls began to wait in vain, and since when they do
         self.closed = False
 
     # For callers.
 
-    def start(self, headers: bytes, message: bytes) -> Exchange:
+    def start(self, headers: Iterable[Header], message: bytes) -> Exchange:
         """Send a call. Its future ends with ConnectionBroken or StreamReset where no answer comes."""
-        assert self._transport is not None and not self.closed
-        call = Exchange(self._next_id, self._loop.create_future(), self._initial_window, self._received)
-        self._next_id += 2
-        self._calls[call.id] = call
-        head = frame(HEADERS, END_HEADERS, call.id, headers)
-        size = len(message)
-        if size <= min(self._max_frame, self._window, call.window):
-            self._window -= size
-            self._transport.write(head + frame(DATA, END_STREAM, call.id, message))
-        else:
-            call.unsent = message
-            self._transport.write(head)
-            self._send(call)
-        if self._next_id > LAST_ID:
+        assert not self.closed
+        number = self._h2.get_next_available_stream_id()
+        call = Exchange(number, self._loop.create_future(), message, self._received)
+        try:
+            self._h2.send_headers(number, headers)
+        except TooManyStreamsError as error:
+            call.fail(ConnectionBroken(str(error), unprocessed=True))
+            return call
+        self._calls[number] = call
+        self._send(call)
+        if number + 2 > self._h2.HIGHEST_ALLOWED_STREAM_ID:
             self._retire()
         return call
 
     def late(self, call: Exchange, since: float) -> None:
         """Its time is over: TimeoutError. `since`: when it began."""
-        _fail(call, TimeoutError())
+        call.fail(TimeoutError())
         self.cancel(call)
         if call.received == self._received:
             if self._mute[0] != call.received:
@@ -125,8 +122,9 @@ class Connection(asyncio.Protocol):
 
     def cancel(self, call: Exchange) -> None:
         """Its answer is not waited for any more."""
-        if self._calls.pop(call.id, None) is not None and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frame(RST_STREAM, 0, call.id, CANCEL.to_bytes(4, "big")))
+        if self._calls.pop(call.id, None) is not None:
+            self._h2.reset_stream(call.id, ErrorCodes.CANCEL)
+            self._flush()
         self._close_if_idle()
 
     def abort(self, reason: str) -> None:
@@ -150,158 +148,95 @@ class Connection(asyncio.Protocol):
         calls, self._calls = self._calls, {}
         self._retire()
         for call in calls.values():
-            _fail(call, error)
+            call.fail(error)
 
     # For the loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        wanted = ((TABLE_SIZE, 0), (ENABLE_PUSH, 0), (INITIAL_WINDOW, WINDOW))
-        settings = b"".join(_SETTING.pack(name, value) for name, value in wanted)
-        more = (WINDOW - DEFAULT_WINDOW).to_bytes(4, "big")
-        self._transport.write(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, more))
+        wanted = {SettingCodes.ENABLE_PUSH: 0, SettingCodes.INITIAL_WINDOW_SIZE: WINDOW}
+        self._h2.local_settings = Settings(client=True, initial_values=wanted)
+        self._h2.initiate_connection()
+        self._widen()
+        self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._end(ConnectionBroken(f"the connection broke: {exc}" if exc else "the connection was closed"))
 
     def data_received(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
-        at, end = 0, len(data)
-        try:
-            while end - at >= 9:
-                high, low, kind, flags, stream = _HEAD.unpack_from(data, at)
-                size = high << 8 | low
-                if size > FRAME:
-                    raise BadHeaders(f"a frame of {size} bytes")
-                begin, at_next = at + 9, at + 9 + size
-                if at_next > end:
-                    break
-                self._take(kind, flags, stream & MASK, data[begin:at_next])
-                at = at_next
-        except (BadHeaders, IndexError, struct.error) as error:
-            self.abort(f"what came is no HTTP/2: {error}")
-        self._rest = data[at:]
-
-    # Frames.
-
-    def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         self._received += 1
-        if self._block is not None and (kind != CONTINUATION or stream != self._block[0]):
-            raise BadHeaders("headers were interrupted")
-        if kind == DATA:
-            self._data(flags, stream, payload)
-        elif kind == HEADERS:
-            payload = _unpadded(flags, payload)
-            self._block = (stream, flags, [payload[5:] if flags & PRIORITY else payload])
-            if flags & END_HEADERS:
-                self._headers_end()
-        elif kind == CONTINUATION and self._block is not None:
-            self._block[2].append(payload)
-            if flags & END_HEADERS:
-                self._headers_end()
-        elif kind == WINDOW_UPDATE:
-            self._widen(stream, int.from_bytes(payload, "big") & MASK)
-        elif kind == SETTINGS and not flags & ACK:
-            self._settings(payload)
-        elif kind == PING and not flags & ACK:
-            self._loop.call_later(PONG_AFTER, self._answer, frame(PING, ACK, 0, payload))
-        elif kind == RST_STREAM:
-            call = self._calls.pop(stream, None)
-            if call is not None:
-                _fail(call, StreamReset(int.from_bytes(payload, "big")))
-            self._close_if_idle()
-        elif kind == GOAWAY:
-            self._go_away(int.from_bytes(payload[:4], "big") & MASK)
+        try:
+            for event in self._h2.receive_data(data):
+                self._take(event)
+        except ProtocolError as error:
+            self.abort(f"what came is no HTTP/2: {error}")
+        if answers := self._h2.data_to_send():
+            if not self._answers:
+                self._loop.call_later(ANSWER_AFTER, self._answer)
+            self._answers += answers
 
-    def _answer(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+    def _answer(self) -> None:
+        answers, self._answers = self._answers, b""
+        self._write(answers)
+
+    def _flush(self) -> None:
+        self._write(self._h2.data_to_send())
+
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _data(self, flags: int, stream: int, payload: bytes) -> None:
-        self._taken += len(payload)
-        if self._taken >= WINDOW // 2:
-            more = self._taken.to_bytes(4, "big")
-            self._answer(frame(WINDOW_UPDATE, 0, 0, more))
-            self._taken = 0
-        call = self._calls.get(stream)
-        if call is None:
-            return
-        call.body.append(_unpadded(flags, payload))
-        if flags & END_STREAM:
-            self._finish(call)
+    def _take(self, event: events.Event) -> None:
+        if isinstance(event, events.DataReceived):
+            if (call := self._calls.get(event.stream_id)) is not None:
+                call.body.append(event.data)
+            if self._h2.inbound_flow_control_window < WINDOW // 2:
+                self._widen()
+        elif isinstance(event, events.ResponseReceived | events.TrailersReceived):
+            if (call := self._calls.get(event.stream_id)) is not None:
+                call.headers.update(event.headers)
+        elif isinstance(event, events.StreamEnded):
+            self._finish(event.stream_id)
+        elif isinstance(event, events.WindowUpdated | events.RemoteSettingsChanged):
+            if isinstance(event, events.RemoteSettingsChanged):
+                self._flush()  # servers expect to be answered before anything goes by their new settings
+            for call in self._calls.values():
+                if call.unsent:
+                    self._send(call)
+        elif isinstance(event, events.StreamReset):
+            if (call := self._calls.pop(event.stream_id, None)) is not None:
+                call.fail(StreamReset(event.error_code))
+            self._close_if_idle()
+        elif isinstance(event, events.ConnectionTerminated):
+            self._go_away(event.last_stream_id or 0)
 
-    def _headers_end(self) -> None:
-        assert self._block is not None
-        stream, flags, parts = self._block
-        self._block = None
-        found = self._headers.decode(parts[0] if len(parts) == 1 else b"".join(parts))
-        call = self._calls.get(stream)
-        if call is None:
+    def _finish(self, number: int) -> None:
+        if (call := self._calls.pop(number, None)) is None:
             return
-        call.headers = {**call.headers, **found} if call.headers else found
-        if flags & END_STREAM:
-            self._finish(call)
-
-    def _finish(self, call: Exchange) -> None:
-        del self._calls[call.id]
+        if call.unsent:
+            self._h2.reset_stream(number, ErrorCodes.CANCEL)
         if not call.done.done():
             call.done.set_result((call.headers, b"".join(call.body)))
         self._close_if_idle()
 
-    def _settings(self, payload: bytes) -> None:
-        for name, value in _SETTING.iter_unpack(payload):
-            if name == INITIAL_WINDOW:
-                for call in self._calls.values():
-                    call.window += value - self._initial_window
-                self._initial_window = value
-            elif name == MAX_FRAME:
-                self._max_frame = value
-        self._answer(frame(SETTINGS, ACK, 0))
-        self._send_all()
-
     def _go_away(self, last: int) -> None:
-        gone = [call for call in self._calls.values() if call.id > last]
-        for call in gone:
-            del self._calls[call.id]
-            _fail(call, ConnectionBroken("the server goes away", unprocessed=True))
+        for number in [number for number in self._calls if number > last]:
+            self._calls.pop(number).fail(ConnectionBroken("the server goes away", unprocessed=True))
         self._retire()
 
-    # Sending what is longer than the server's window.
-
-    def _widen(self, stream: int, more: int) -> None:
-        if not stream:
-            self._window += more
-            self._send_all()
-        elif (call := self._calls.get(stream)) is not None:
-            call.window += more
-            if call.unsent:
-                self._send(call)
-
-    def _send_all(self) -> None:
-        for call in [call for call in self._calls.values() if call.unsent]:
-            self._send(call)
+    def _widen(self) -> None:
+        self._h2.increment_flow_control_window(WINDOW - self._h2.inbound_flow_control_window)
 
     def _send(self, call: Exchange) -> None:
         """As much as fits now; the message of a call is never empty, so its last frame ends the stream."""
-        while call.unsent and (size := min(len(call.unsent), self._max_frame, self._window, call.window)) > 0:
-            part, call.unsent = call.unsent[:size], call.unsent[size:]
-            call.window -= size
-            self._window -= size
-            self._answer(frame(DATA, 0 if call.unsent else END_STREAM, call.id, part))
-
-
-def _fail(call: Exchange, error: Exception) -> None:
-    if not call.done.done():
-        call.done.set_exception(error)
-        call.done.exception()  # who called may be gone
-
-
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    if not flags & PADDED:
-        return payload
-    padding = payload[0]
-    if padding >= len(payload):
-        raise BadHeaders("more padding than frame")
-    return payload[1 : len(payload) - padding]
+        try:
+            while call.unsent:
+                size = min(self._h2.local_flow_control_window(call.id), self._h2.max_outbound_frame_size)
+                if size <= 0:
+                    break
+                self._h2.send_data(call.id, call.unsent[:size], end_stream=size >= len(call.unsent))
+                call.unsent = call.unsent[size:]
+        except ProtocolError:
+            pass  # it is broken off: the event that says so came with this one
+        self._flush()
