@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -29,6 +30,9 @@ GROUP = "reclock.dev"
 VALID_SECONDS = 10.0
 INVALID_SECONDS = 2.0
 REVIEW_TIMEOUT = 10.0
+TOKEN_REVIEWS = 50
+"""Tokens that the host is asked about at once: anybody can make up new ones, the others wait their turn."""
+_FREE: AbstractAsyncContextManager[None] = nullcontext()
 _TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 _ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 
@@ -76,6 +80,7 @@ class Access:
         self.own: dict[bytes, User] = {}
         """Digest of a token that this process made for itself -> who shows it."""
         self._tokens: LoadingCache[bytes, tuple[User | None]] = LoadingCache()
+        self._reviewing = asyncio.Semaphore(TOKEN_REVIEWS)
         self._decisions: LoadingCache[tuple[User, Attributes], bool] = LoadingCache()
 
     def own_token(self, user: User) -> str:
@@ -105,12 +110,15 @@ class Access:
             raise unauthorized("the host does not accept the token")
         return user
 
-    async def _ask(self, resource: Resource, body: dict[str, Any]) -> Mapping[str, Any]:
-        """A review's status. Whatever goes wrong is 503: a 401 or 403 here is about us, not about the caller."""
+    async def _ask(
+        self, resource: Resource, body: dict[str, Any], turn: AbstractAsyncContextManager[Any] = _FREE
+    ) -> Mapping[str, Any]:
+        """A review's status, asked for within `turn`. Whatever goes wrong is 503: a 401 or 403 here is about us, not
+        about the caller."""
         if self.host is None:
             raise unavailable("the host, which judges callers, has not been reached yet", retry_after=1)
         try:
-            async with asyncio.timeout(REVIEW_TIMEOUT):
+            async with asyncio.timeout(REVIEW_TIMEOUT), turn:
                 answer = await self.host.create(resource, None, {
                     "apiVersion": resource.group_version, "kind": resource.kind, **body,
                 })  # fmt: skip
@@ -120,7 +128,7 @@ class Access:
         return answer.get("status") or {}
 
     async def _review(self, token: str) -> tuple[tuple[User | None], float]:
-        status = await self._ask(_TOKEN_REVIEW, {"spec": {"token": token}})
+        status = await self._ask(_TOKEN_REVIEW, {"spec": {"token": token}}, self._reviewing)
         user: Mapping[str, Any] = status.get("user") or {}
         if not status.get("authenticated") or not user.get("username"):
             return (None,), INVALID_SECONDS

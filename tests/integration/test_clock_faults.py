@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from services.aggregator.clock import answers
+from services.aggregator.clock import answers, resource
 from services.aggregator.clock.clock import StartRefused
 from services.aggregator.clock.keys import Layout
 from services.common.errors import StatusError
@@ -340,6 +341,29 @@ async def test_another_process_takes_the_lease(rig: Rig, client: Etcd) -> None:
     assert pods.term > term
     watch.drain()
     assert [(one.type, one.name) for one in watch.entries] == [("ADDED", "b")]
+
+
+async def test_a_term_ends_that_lost_its_lease_before_it_began(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another resource's term may find the lease dead while this one's key is being granted. But a lease that was found
+    dead before the key was asked for under another one says nothing of it."""
+    terms: list[int] = []
+    campaign = resource.campaign
+
+    async def hearing(store: Any, group: str, name: str, leases: Any, *rest: Any, **more: Any) -> int:
+        if terms:
+            leases._lease = 12345
+        terms.append(await campaign(store, group, name, leases, *rest, **more))
+        if len(terms) == 1:
+            rig.pods.depose()
+        return terms[-1]
+
+    monkeypatch.setattr(resource, "campaign", hearing)
+    await rig.add("east")
+    pods = await rig.start()
+    await eventually(lambda: len(terms) == 2 and pods.term == terms[1], "the first term ends, another begins")
+    await asyncio.wait_for(pods.synced.wait(), 20)
+    await pods.snapshot(timeout=5)
+    assert len(terms) == 2 and pods.term == terms[1]
 
 
 async def test_two_clocks_on_one_etcd(rig: Rig, etcd: EtcdServer) -> None:

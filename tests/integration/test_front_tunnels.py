@@ -6,6 +6,8 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -275,6 +277,27 @@ async def test_a_node_s_heartbeat_is_its_member_s() -> None:
         host.allow = lambda spec: False
         assert (await up.ask("GET", f"{leases}/east-n1"))[0] == 403
     assert len(heads) == 1
+
+
+@pytest.mark.parametrize("authorization", ["Host", "Member"])
+async def test_a_node_s_heartbeat_is_read_as_nodes_are(authorization: Any) -> None:
+    """Who the member decides about, it decides about here too: by the aggregation of nodes."""
+    heads: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: str) -> None:
+        heads.append(head.lower())
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    host = FakeCluster()
+    host.allow = lambda spec: True
+    async with (
+        cluster(host) as client,
+        raw_cluster(serve) as member,
+        front(client, OneMember("east", member, [replace(NODES, authorization=authorization)])) as up,
+    ):
+        path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/east-n0"
+        assert (await up.ask("GET", path))[1] == b"ok"
+    assert ("impersonate-user: alice" in heads[0]) == (authorization == "Member")
 
 
 async def test_an_upgrade_to_the_host_impersonates_the_caller() -> None:

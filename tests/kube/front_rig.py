@@ -79,8 +79,11 @@ class OneMember:
 
     # Clock and ResourceClock: (get is of the clock here, reads are below)
     def clock(self) -> Any:
-        resource = SimpleNamespace(shown=self._shown, snapshot=self._snapshot)
-        return SimpleNamespace(get=lambda group, name: resource if (group, name) in self.aggregated else None)
+        resources = {
+            key: SimpleNamespace(shown=self._shown, snapshot=self._snapshot, aggregated=one)
+            for key, one in self.aggregated.items()
+        }
+        return SimpleNamespace(get=lambda group, name: resources.get((group, name)))
 
     def _shown(self, namespace: str, name: str) -> Any:
         return None if (namespace, name) in self.absent else SimpleNamespace(cluster=self.name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -183,6 +185,78 @@ async def test_a_client_that_stops_reading_holds_nobody_up_and_misses_nothing(
         stuck.answer.connection.transport.resume_reading()  # type: ignore[union-attr]
         late = [await stuck.next() for _ in range(601)]
     assert late == clients.got[0]
+
+
+async def test_groups_together_keep_no_more_than_one_sum(
+    fleet: Fleet, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number of selectors, each with a client that stops reading: the fullest ring goes, and nothing is missed."""
+    monkeypatch.setattr(fanout, "RINGS", 1_500_000)
+    at = fleet.clock.head
+    queries = [f"resourceVersion={at}&labelSelector=x%21%3D{number}" for number in range(6)]
+    for query in queries:
+        clients.open(query)
+    async with AsyncExitStack() as stack:
+        stuck = [await stack.enter_async_context(fleet.watch(query)) for query in queries]
+        for one in stuck:
+            one.answer.connection.transport.pause_reading()  # type: ignore[union-attr]
+        await eventually(lambda: fleet.clock.tally.watchers == 12)
+        fleet.write("east", pod("first"))
+        await clients.have(1)
+        await eventually(lambda: seats(fleet) == [2] * 6)
+        rings = fleet.reads._fanout._rings
+        most = 0
+        for number in range(400):
+            big = pod(f"p{number}")
+            big["metadata"]["annotations"] = {"x": "y" * 20_000}
+            fleet.write("east", big)
+            if number % 20 == 19:
+                await clients.have(number + 2)
+                await eventually(lambda: rings.total == sum(group._kept for group in groups(fleet)) <= 1_500_000)
+                most = max(most, rings.total)
+        await clients.have(401)
+        assert most > 500_000 and 1 in seats(fleet)
+        for one in stuck:
+            one.answer.connection.transport.resume_reading()  # type: ignore[union-attr]
+        for one in stuck:
+            assert [await one.next() for _ in range(401)] == clients.got[0]
+        await eventually(lambda: not rings.total)  # whoever was behind has had all
+
+
+async def test_a_ring_goes_with_the_client_that_it_was_kept_for(fleet: Fleet, clients: Clients) -> None:
+    at = fleet.clock.head
+    clients.open(f"resourceVersion={at}")
+    rings = fleet.reads._fanout._rings
+    async with fleet.watch(f"resourceVersion={at}") as stuck:
+        stuck.answer.connection.transport.pause_reading()  # type: ignore[union-attr]
+        await eventually(lambda: fleet.clock.tally.watchers == 2)
+        fleet.write("east", pod("first"))
+        await eventually(lambda: seats(fleet) == [2])
+        for number in range(400):
+            big = pod(f"p{number}")
+            big["metadata"]["annotations"] = {"x": "y" * 20_000}
+            fleet.write("east", big)
+            if number % 20 == 19:
+                await clients.have(number)
+        await clients.have(401)
+        assert rings.total
+        stuck.answer.close()
+        await eventually(lambda: seats(fleet) == [1])
+        assert not rings.total
+
+
+async def test_no_event_goes_out_after_members_have_come_to_decide(fleet: Fleet, clients: Clients) -> None:
+    for _ in range(3):
+        clients.open(f"resourceVersion={fleet.clock.head}")
+    await eventually(lambda: fleet.clock.tally.watchers == 3)
+    fleet.write("east", pod("a"))
+    await clients.have(1)
+    await eventually(lambda: seats(fleet) == [3])
+    fleet.clock.aggregated = replace(fleet.clock.aggregated, authorization="Member")
+    fleet.write("east", pod("b"))
+    await clients.have(2)
+    assert {(got[1]["type"], got[1]["object"]["code"]) for got in clients.got} == {("ERROR", 410)}
+    await eventually(lambda: not groups(fleet))
 
 
 async def test_no_version_is_lost_or_told_twice_whoever_joins_when(

@@ -137,8 +137,8 @@ async def campaign(
     store: Store, group: str, resource: str, leases: LeaseKeeper, me: str,
     *, vacancy: Vacancy, known: Callable[[], int],
 ) -> int:  # fmt: skip
-    """Wait until the leader key is ours; return the term. `known`: revision up to which etcd was read.
-    EtcdError, StorageChanged."""
+    """Wait until the leader key is ours; return the term. `known`: revision up to which etcd was read, asked for right
+    before each try. EtcdError, StorageChanged."""
     said = ""
     while True:
         lease = await leases.get()

@@ -94,9 +94,8 @@ class ResourceClock(Following):
         context = self.context
         term = await campaign(
             context.store, self.group, self.resource, context.leases, context.me,
-            vacancy=self._vacancy, known=lambda: self.state.revision,
+            vacancy=self._vacancy, known=self._trying,
         )  # fmt: skip
-        self._deposed.clear()
         try:
             await self._reach(term)
             await self._lead(term)
@@ -111,6 +110,11 @@ class ResourceClock(Following):
                 sequencer.end()
             await self._members.stop()
             await self._resign(term)
+
+    def _trying(self) -> int:
+        """The leader key is asked for: what is heard from here on of its lease, or of etcd, is of the term to come."""
+        self._deposed.clear()
+        return self.state.revision
 
     async def _resign(self, term: int) -> None:
         """Give the key up, so that nothing of this term can succeed late. Best effort: the next campaign

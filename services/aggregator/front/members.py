@@ -93,11 +93,15 @@ class Members:
         return str(marker.cluster) if marker is not None and marker.cluster != HOST else None
 
     async def node_lease(self, call: Call, cluster: str) -> web.StreamResponse:
-        """Pass the read of such a Lease on, for who may do it on the host."""
+        """Pass the read of such a Lease on, for who may do it on the host; the member decides too where it does of nodes."""
         await self._authorizer.require(call.user, attributes_of(call.info))
+        nodes = self._clock.get("", "nodes")
+        if nodes is None:
+            raise MemberUnreachable("nodes are not followed any more")
+        identity = member_headers(call, nodes.aggregated)
         request = call.request
         assert isinstance(request, FrontRequest)
-        return await tunnel(call, self.client(cluster), path_with_query(*encoded_target(request)))
+        return await tunnel(call, self.client(cluster), path_with_query(*encoded_target(request)), identity)
 
     async def object_tunnel(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """Pass a log, exec, attach, portforward or proxy request on to the member that holds the object."""

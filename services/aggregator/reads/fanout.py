@@ -3,8 +3,9 @@
 A watcher that has taken everything sits down with its like (the same resource, form and selectors, from the same feed).
 A group walks the log for all who sit: each batch of frames is made, joined and framed as one HTTP chunk once, and what is
 left per watcher is a write to its transport. No task is woken and no timer made per watcher and event. A client whose
-buffers are full is passed over and catches up from the batches that are kept for such, RING bytes per group; one that
-falls behind those goes on alone, as does everybody where something is each one's own matter.
+buffers are full is passed over and catches up from the batches that are kept for such, RING bytes per group and RINGS
+for all groups together; one that falls behind those goes on alone, as does everybody where something is each one's own
+matter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from services.common.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-RING = 16 * 1024 * 1024  # bytes of batches kept for clients that are slower than others
+RING = 4 * 1024 * 1024  # bytes of batches that a group keeps for clients that are slower than others
+RINGS = 64 * 1024 * 1024  # bytes that all groups keep so: selectors make as many groups as a user likes
 SLICE = 0.003  # seconds of writing after which the loop's other work has its turn
 
 
@@ -129,10 +131,29 @@ class Seat:
         return position
 
 
+class Rings:
+    """What all groups keep for slow clients, in bytes."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Group, int] = {}
+        self.total = 0
+
+    def keep(self, group: Group, size: int) -> None:
+        """A group keeps so much now."""
+        self.total += size - self.kept.pop(group, 0)
+        if size:
+            self.kept[group] = size
+
+    def trim(self) -> None:
+        """Whoever keeps most lets it go, as often as it takes."""
+        while self.total > RINGS:
+            max(self.kept, key=self.kept.__getitem__).shed()
+
+
 class Group(Watcher):
     """Walks the log for its seats. Owned by one loop; `serve` is its task."""
 
-    def __init__(self, like: Watcher, feed: PayloadFeed, ended: Callable[[Group], None]) -> None:
+    def __init__(self, like: Watcher, feed: PayloadFeed, rings: Rings, ended: Callable[[Group], None]) -> None:
         judge = _GroupJudge(like.options, like.judge.namespace)
         options = replace(like.options, bookmarks=False)
         super().__init__(
@@ -146,7 +167,7 @@ class Group(Watcher):
         self._seats: dict[Seat, None] = {}  # in the order in which they sat down
         self._lagging: set[Seat] = set()
         self._ring: dict[int, Batch] = {}
-        self._kept = 0
+        self._kept, self._rings = 0, rings
         self._rendered = like.position
         self._parts: list[tuple[Marker, bytes]] = []
         self._fences: set[int] = set()
@@ -167,6 +188,14 @@ class Group(Watcher):
     def leave(self, seat: Seat) -> None:
         """Take a seat away; without any the group ends."""
         self._put_out([seat])
+        self._prune()
+        if not self._seats:
+            self._ended(self)
+
+    def shed(self) -> None:
+        """Keep nothing: who is behind goes on alone."""
+        self._put_out(list(self._lagging))
+        self._prune()
         if not self._seats:
             self._ended(self)
 
@@ -192,6 +221,7 @@ class Group(Watcher):
             log.info("%d watchers of %s go on alone: %s", len(self._seats), self.aggregated.key, reason)
         finally:
             self._put_out(list(self._seats))
+            self._prune()
             self._ended(self)
 
     async def _alone(self) -> None:
@@ -201,6 +231,8 @@ class Group(Watcher):
         assert self.feeds is not None
         if self.feeds.shown.refused:
             raise Alone("a member has not this form")
+        if self.clock.aggregated.authorization != self.aggregated.authorization:
+            raise Alone("who may see it is another's to say now")
 
     def _append(self, entry: Marker, frame: bytes) -> None:
         self._parts.append((entry, frame))
@@ -249,6 +281,7 @@ class Group(Watcher):
                 until = time.monotonic() + SLICE
         self._tell(batch)
         self._prune()
+        self._rings.trim()
 
     def catch_up(self, seat: Seat) -> None:
         """The client has room again: write what it has not had yet, until it has no more."""
@@ -257,6 +290,7 @@ class Group(Watcher):
                 return
         seat.lagging = False
         self._lagging.discard(seat)
+        self._prune()
 
     def _prune(self) -> None:
         """Drop batches that everybody had, and those that are too much to keep for those who had not."""
@@ -267,6 +301,7 @@ class Group(Watcher):
             self._kept -= len(batch.chunk)
             self._tell(batch)
             first += 1
+        self._rings.keep(self, self._kept)
         self._put_out([seat for seat in self._lagging if seat.next < first])
 
     def _tell(self, batch: Batch) -> None:
@@ -292,6 +327,7 @@ class Fanout:
         self._alike: Counter[Hashable] = Counter()
         self._tasks = Tasks("fan-out")
         self._running: dict[Group, asyncio.Task[None]] = {}
+        self._rings = Rings()
 
     @contextmanager
     def member(self, watcher: Watcher, likeness: Hashable, client: Client) -> Iterator[None]:
@@ -317,7 +353,7 @@ class Fanout:
         key = (likeness, feed)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(watcher, feed, lambda ended: self._end(key, ended))
+            group = self._groups[key] = Group(watcher, feed, self._rings, lambda ended: self._end(key, ended))
             self._running[group] = self._tasks.spawn(group.serve(), watcher.aggregated.key)
         return group.sit(watcher, client)
 

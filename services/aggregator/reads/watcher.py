@@ -116,6 +116,8 @@ class Watcher:
         while True:
             entries = cursor.take(TAKE)
             if entries:
+                if self.recheck is not None:
+                    await self.recheck()  # what came while this one waited may not be for it any more
                 await self._send(entries)
                 await self._flush()
             self._position = max(self._position, cursor.position)
