@@ -18,6 +18,7 @@ from services.aggregator.clock.resource import ResourceClock
 from services.aggregator.clock.state import Change, State
 from services.aggregator.reads.judge import Judge
 from services.aggregator.reads.member_list import MemberList
+from services.aggregator.reads.owed import Owed
 from services.aggregator.reads.watch import WatchSession
 from services.aggregator.reads.watcher import Watcher
 from services.aggregator.writes.target import Target
@@ -60,6 +61,11 @@ def i1_list_is_not_exact(patch: Patch) -> None:
         real(self, client, cluster, path, {k: v for k, v in query.items() if not k.startswith("resourceVersion")}, *rest, **more)
 
     patch(MemberList, "__init__", begin)
+
+
+def i1_newer_is_taken_for_granted(patch: Patch) -> None:
+    """A state is passed over because its member had a newer one, and nobody sees to it that the log ever names that."""
+    patch(Owed, "add", lambda self, clock, resource, entry: None)
 
 
 def i2_out_of_order(patch: Patch) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from test_proof_machine import SET_BACK_UNSEEN
 
 from tests.proof import mutations
 from tests.proof.floods import flood
@@ -81,6 +82,7 @@ COURSES: dict[str, Course] = {
     "i1_watch_skips_ahead": ALL,
     "i1_half_a_revision": ALL,
     "i1_selector_forgets_before": Course((2, 1, 3, 8, 9)),
+    "i1_newer_is_taken_for_granted": Course((506,), actions=SET_BACK_UNSEEN),
     "i2_out_of_order": ALL,
     "i3_numbers_by_itself": ALL,
     "i3_recommits_what_it_has": Course((1, 3, 5, 7, 8)),

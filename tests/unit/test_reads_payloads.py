@@ -16,6 +16,7 @@ from services.aggregator.clock.state import Change
 from services.aggregator.clock.tap import Tap
 from services.aggregator.reads import payload_feed
 from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
+from services.aggregator.reads.owed import Owed
 from services.aggregator.reads.payload_feed import PayloadFeed
 from services.aggregator.reads.table import Columns
 
@@ -23,7 +24,7 @@ OPTIONS = StreamOptions("/api/v1/pods", "", "", "", False, "Pod", "v1")
 
 
 def feed_of(clock: FakeClock) -> PayloadFeed:
-    return PayloadFeed(clock, PODS, "v1", OPTIONS, Columns(), version=clock.head, positions={})  # type: ignore[arg-type]
+    return PayloadFeed(clock, PODS, "v1", OPTIONS, Columns(), version=clock.head, positions={}, owed=Owed())  # type: ignore[arg-type]
 
 
 def log(clock: FakeClock, life: str, name: str, version: int) -> None:

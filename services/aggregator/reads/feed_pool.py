@@ -11,6 +11,7 @@ from services.aggregator.clock.position import Position
 from services.aggregator.reads.codec import JSON, PROTOBUF
 from services.aggregator.reads.member_stream import StreamOptions
 from services.aggregator.reads.negotiate import Negotiated
+from services.aggregator.reads.owed import Owed
 from services.aggregator.reads.payload_feed import PayloadFeed, User
 from services.aggregator.reads.table import Columns
 from services.aggregator.types import Aggregated
@@ -36,6 +37,7 @@ class FeedPool:
         self._locks: dict[FeedKey, asyncio.Lock] = {}
         self._columns: dict[tuple[str, str], Columns] = {}
         self._tasks = Tasks("payload-feeds")
+        self.owed = Owed()
 
     def columns(self, aggregated: Aggregated, served: str) -> Columns:
         """The Table columns of a resource as all its lists and feeds met them."""
@@ -129,13 +131,14 @@ class FeedPool:
                   if c in clock.members and clock.members[c].state not in ("NoType", "Disengaging")}  # fmt: skip
         return PayloadFeed(
             clock, aggregated, served, options, self.columns(aggregated, served),
-            version=version, positions=usable, private=private,
+            version=version, positions=usable, owed=self.owed, private=private,
         )  # fmt: skip
 
     async def close(self) -> None:
         """End all feeds."""
         self._tasks_closed = True
         await self._tasks.close()
+        await self.owed.close()
         await asyncio.gather(*(feed.close() for feed in self._shared.values()))
         self._shared.clear()
 

@@ -18,6 +18,7 @@ from services.aggregator.clock.metadata import WHOLE_ACCEPT
 from services.aggregator.clock.position import Position
 from services.aggregator.reads.codec import version_of
 from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
+from services.aggregator.reads.owed import Owed
 from services.aggregator.reads.table import Columns, columns_in
 from services.aggregator.types import Aggregated
 from services.common.errors import MemberUnreachable, StatusError
@@ -49,9 +50,10 @@ class PayloadFeed:
 
     def __init__(
         self, clock: ResourceClock, aggregated: Aggregated, served: str, options: StreamOptions, columns: Columns,
-        *, version: int, positions: Mapping[str, Position], private: bool = False,
+        *, version: int, positions: Mapping[str, Position], owed: Owed, private: bool = False,
     ) -> None:  # fmt: skip
         self.clock, self.columns, self.private = clock, columns, private
+        self._owed = owed
         self.covers_from = version  # payloads of entries above it are here, or will come
         self.users: set[User] = set()
         self.closed = False
@@ -300,6 +302,10 @@ class PayloadFeed:
         return Payload(stream, (found.namespace, found.name, version_of(found.version)), row, found, end)
 
     # Giving up.
+
+    def pass_over(self, marker: Marker) -> None:
+        """The member has a newer state, or none, which the log is to tell: see that it does."""
+        self._owed.add(self.clock, self._resource, marker)
 
     def given_up(self, marker: Marker) -> bool:
         """Was a gap opened that covers this entry already?"""

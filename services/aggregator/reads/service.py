@@ -168,6 +168,11 @@ class Reads:
             aggregated = replace(aggregated, group=group) if group in REFERENCES else aggregated
         return await self._presenter(aggregated).show(cluster, body, meta, version, meta.end)
 
+    @property
+    def owes(self) -> bool:
+        """Was a state passed over for a newer one that the log has not named yet?"""
+        return self._pool.owed.open
+
     async def close(self) -> None:
         """End all payload feeds."""
         await self._fanout.close()

@@ -338,7 +338,10 @@ class Watcher:
             if entry.type == "DELETED" or self._superseded(entry):
                 return None
             try:
-                return await feed.fetch(entry)
+                payload = await feed.fetch(entry)
+                if payload is None:
+                    feed.pass_over(entry)
+                return payload
             except StatusError as error:
                 if left <= 0 or (error.code < 500 and error.code != 429):
                     log.info("%s: %s/%s: %s", entry.cluster, entry.namespace, entry.name, error.message)

@@ -109,6 +109,10 @@ class Replica:
         return self.clock is not None
 
     @property
+    def owes(self) -> bool:
+        return self._reads is not None and self._reads.owes
+
+    @property
     def leads(self) -> bool:
         return self.clock is not None and bool(self.pods.term)
 

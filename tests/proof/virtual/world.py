@@ -208,6 +208,8 @@ class World(Actions):
             want = {(site.name, *key): uid for site in self.engaged for key, (uid, _) in site.live.items()}
             if have != want:
                 return f"markers are not what the members have: {have} {want}"
+        if any(one.owes for one in self.replicas):
+            return "something newer than was told is to come"
         wanted = self.wanted()
         for one in self.informers:
             held = {key: (seen.uid, seen.stamp) for key, seen in one.held.items()}
