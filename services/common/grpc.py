@@ -88,8 +88,10 @@ class Port:
         self._credentials = credentials
         self.also: list[str] = []
         self.names: list[str] = []
+        # Each key once: of two values gRPC takes the first.
+        whole = dict([*SERVER_OPTIONS, *options, ("grpc.so_reuseport", int(shared))])
         self.server = grpc.aio.server(
-            options=[*SERVER_OPTIONS, *options, ("grpc.so_reuseport", int(shared))],
+            options=list(whole.items()),
             interceptors=[*rpc_trace.server_interceptors(), guard],
             maximum_concurrent_rpcs=10_000,
         )  # fmt: skip

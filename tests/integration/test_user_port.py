@@ -110,6 +110,28 @@ async def test_a_worker_with_a_token_alone(certificates: Certificates) -> None:
         await worker.close()
 
 
+async def test_messages_that_are_too_large(certificates: Certificates) -> None:
+    """Above the protocol's limit a problem is told; what gRPC itself does not take ends the stream with a status, and no more."""
+    async with serving(certificates, lease=2) as (it, chan, _):
+        it.clusters.clusters["east"].put("configmaps", "default", "a")
+        worker = BareWorker(rpc.ReconcilerServiceStub(chan), for_configmaps(), "good")
+        [request] = await worker.requests(1)
+        await worker.done(request, error="x" * (1 << 20))
+        problem = await worker.next("problem")
+        assert problem.code == pb.PROBLEM_CODE_TOO_LARGE and problem.token == request.token
+        assert not worker.ended
+        await worker.done(request, error="x" * (8 << 20))
+        error = await worker.refused()
+        assert error.code() is Code.RESOURCE_EXHAUSTED
+        assert "larger than max" in (error.details() or "") and "8388608" in (error.details() or "")
+        # The connection lives, and what the worker held comes again.
+        again = BareWorker(rpc.ReconcilerServiceStub(chan), for_configmaps(), "good")
+        [same] = await again.requests(1, 60)
+        assert same.name == "a" and same.token != request.token
+        await again.done(same)
+        await again.close()
+
+
 async def test_without_a_token_there_is_health_and_nothing_else(certificates: Certificates) -> None:
     async with serving(certificates) as (it, chan, _):
         work, queues = rpc.ReconcilerServiceStub(chan), rpc.QueueServiceStub(chan)
