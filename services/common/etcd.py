@@ -1,6 +1,5 @@
 """A thin asyncio client of etcd v3 on aetcd's stubs: key-value, transactions, leases, watches.
 
-Watches are grpc.aio's; all else goes by `services.common.unary`, in the event loop's own thread.
 Calls go to the endpoint that answered last. Reads move on to the next endpoint by themselves; a write whose
 answer was lost may have happened, so it is raised as EtcdUnavailable and is the caller's to settle.
 """

@@ -1,10 +1,9 @@
-"""One endpoint of etcd: its channels and stubs; and who we say we are: TLS, client certificate, user and password."""
+"""One endpoint of etcd: its channel and stubs; and who we say we are: TLS, client certificate, user and password."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from aetcd.rpc import rpc_pb2
 
 from services.common.config import ConfigError, is_loopback
 from services.common.etcd_types import EtcdDenied, map_error
-from services.common.unary import UnaryChannel
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +48,11 @@ STREAM_METADATA = (("hasleader", "true"),)
 """A member that has lost its leader ends such streams instead of staying silent."""
 
 
+def _encoded(request: Any) -> bytes:
+    encoded: bytes = request.SerializeToString()
+    return encoded
+
+
 class EtcdTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Files of TLS to etcd: `ca` alone checks the server, `cert` and `key` say who we are."""
 
@@ -77,14 +80,6 @@ class EtcdTls(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="
                 raise ConfigError(f"etcd.tls: {name}: {error.strerror}") from None
         return grpc.ssl_channel_credentials(*parts)
 
-    def context(self) -> ssl.SSLContext:
-        """The same for connections of our own; `credentials` has read the files."""
-        context = ssl.create_default_context(cafile=self.ca or None)
-        context.set_alpn_protocols(["h2"])
-        if self.cert:
-            context.load_cert_chain(self.cert, self.key)
-        return context
-
 
 class EtcdLogin(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """User and password, where etcd's authentication is on and certificates do not say who we are."""
@@ -102,25 +97,19 @@ class EtcdLogin(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename
 
 
 class Endpoint:
-    """Channels and stubs. ConfigError for an address that cannot be used."""
+    """One channel and its stubs. ConfigError for an address that cannot be used."""
 
     def __init__(self, url: str, tls: EtcdTls | None) -> None:
         self.address = url.removeprefix("https://").removeprefix("http://").rstrip("/")
-        context: ssl.SSLContext | None = None
         if tls or url.startswith("https://"):
-            files = tls or EtcdTls()
-            self.channel = grpc.aio.secure_channel(self.address, files.credentials(), OPTIONS)
-            try:
-                context = files.context()
-            except OSError as error:
-                raise ConfigError(f"etcd.tls: {error}") from None
+            credentials = (tls or EtcdTls()).credentials()
+            self.channel = grpc.aio.secure_channel(self.address, credentials, OPTIONS)
         elif is_loopback(self.address):
             self.channel = grpc.aio.insecure_channel(self.address, OPTIONS)
         else:
             raise ConfigError(
                 f"etcd.endpoints: {url} is not on this machine: use https:// (and etcd.tls ca, cert and key)"
             )
-        self._unary = UnaryChannel(self.address, context)
         self.kv, self.lease = (self._methods(service) for service in _UNARY)
         self.watch = stubs.WatchStub(self.channel)
         self.maintenance = stubs.MaintenanceStub(self.channel)
@@ -130,14 +119,16 @@ class Endpoint:
         """Calls that it did not answer in time; streams of it look whether it lives when this grows."""
 
     def _methods(self, service: str) -> SimpleNamespace:
-        answers = _UNARY[service].items()
-        return SimpleNamespace(
-            **{name: self._unary.method(f"/etcdserverpb.{service}/{name}", answer) for name, answer in answers}
-        )
+        # Not aetcd's stubs: those take messages only, and a commit comes encoded.
+        return SimpleNamespace(**{
+            name: self.channel.unary_unary(
+                f"/etcdserverpb.{service}/{name}", request_serializer=_encoded, response_deserializer=answer.FromString
+            )
+            for name, answer in _UNARY[service].items()
+        })  # fmt: skip
 
     async def close(self) -> None:
-        """Close the channels."""
-        await self._unary.close()
+        """Close the channel."""
         await self.channel.close()
 
 

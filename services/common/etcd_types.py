@@ -54,12 +54,15 @@ STALE_LOGIN = ("invalid auth token", "revision of auth store is old", "revision 
 """What etcd says of a token that a new login replaces (it has ended, or users and roles were changed)."""
 
 
-class Encoded(bytes):
+@dataclass(frozen=True, slots=True)
+class Encoded:
     """A request as its bytes. Parts of one message joined are that message: lists go on, single fields are replaced."""
+
+    data: bytes
 
     def SerializeToString(self) -> bytes:
         """See protobuf."""
-        return self
+        return self.data
 
 
 def txn_part(compares: Sequence[Any] = (), success: Sequence[Any] = ()) -> bytes:

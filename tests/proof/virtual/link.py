@@ -68,7 +68,7 @@ class Link:
     def _unary(self, work: Callable[[Any], Any], *, faulty: bool = False) -> Callable[..., Any]:
         async def call(request: Any, timeout: float | None = None, metadata: Any = ()) -> Any:
             if isinstance(request, Encoded):
-                request = rpc_pb2.TxnRequest.FromString(request)
+                request = rpc_pb2.TxnRequest.FromString(request.data)
             fault = self.faults.pop(0) if faulty and self.faults and len(request.success) > 1 else None
             if fault == "unsent":
                 raise refused(Code.UNAVAILABLE, "connection reset before it was sent")
