@@ -78,8 +78,11 @@ class Session:
             except grpc.aio.AioRpcError as error:
                 if self._stopping:
                     return
-                if is_final(error) and not self._ever:
-                    raise refused(error, self.controller.name) from error
+                if is_final(error):
+                    if not self._ever:
+                        raise refused(error, self.controller.name) from error
+                    # Taken, then refused: asking again at once would be refused again.
+                    self.registered.clear()
                 if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                     self._fleet.connection.renew()
                 self._warn(describe(error))

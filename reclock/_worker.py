@@ -122,14 +122,18 @@ class Worker:
         finally:
             await asyncio.shield(self.stop())
 
-    async def stop(self) -> None:
-        """Take no more requests, wait for handlers (`drain` seconds at most), send their results, leave. Idempotent."""
+    async def stop(self, drain: float | None = None) -> None:
+        """Take no more requests, wait for handlers, send their results, leave. Idempotent: the first call counts.
+
+        drain: seconds that handlers have, 0 to stop them at once; as the worker was made with when not given.
+        """
         if self._stop is None:
-            self._stop = asyncio.create_task(self._stop_in_order(), name="reclock worker: stop")
+            limit = self._drain if drain is None else drain
+            self._stop = asyncio.create_task(self._stop_in_order(limit), name="reclock worker: stop")
         await asyncio.shield(self._stop)
 
-    async def _stop_in_order(self) -> None:
-        await asyncio.gather(*(session.stop(self._drain) for session in self._sessions))
+    async def _stop_in_order(self, limit: float) -> None:
+        await asyncio.gather(*(session.stop(limit) for session in self._sessions))
         connected = [
             task for task, session in zip(self._tasks, self._sessions, strict=True) if session.registered.is_set()
         ]

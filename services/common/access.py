@@ -89,6 +89,10 @@ class Access:
         self.own[hashlib.sha256(token.encode()).digest()] = user
         return token
 
+    def is_own(self, user: User) -> bool:
+        """Whether it is a client in this process: nobody else can be, whatever name a token or certificate has."""
+        return any(user is own for own in self.own.values())
+
     async def user(self, context: Any) -> User | None:
         """Who calls; StatusError 401 when nobody can tell, 503 when the host cannot be asked."""
         token = token_of(context.invocation_metadata() or ())

@@ -46,7 +46,8 @@ class Applier:
         self._valid = valid
         self._foreign: dict[tuple[str, CopyKey], float] = {}
 
-    def _check(self, still: Callable[[], bool] = lambda: True) -> None:
+    def check(self, still: Callable[[], bool] = lambda: True) -> None:
+        """To be called right before each write: StatusError 503 unless this replica has the host for sure."""
         if not still():
             raise _OutdatedError
         if not self._valid():
@@ -117,7 +118,7 @@ class Applier:
         try:
             async with deadline(member):
                 await member.identify(0.0 if must_not_run_twice(key[0], desired) else IDENTITY_HOLDS)
-                self._check(still)
+                self.check(still)
                 made = await self._send(member, key, desired)
         except StatusError as error:
             if error.reason != "AlreadyExists":
@@ -152,7 +153,7 @@ class Applier:
         body = {**desired, "metadata": {**desired["metadata"], "uid": uid(actual)}}
         try:
             async with deadline(member):
-                self._check(still)
+                self.check(still)
                 made = await member.client.apply(resource, namespace, key[2], body, field_manager=FIELD_MANAGER)
         except StatusError as error:
             if error.code != 422 or key[0] in ("replicaset", "statefulset", "daemonset", "job", "claim"):
@@ -176,7 +177,7 @@ class Applier:
         ]
         try:
             async with deadline(member):
-                self._check()
+                self.check()
                 await member.client.patch(ON_MEMBERS[key[0]], key[1] or None, key[2], patch, JSON_PATCH)
         except StatusError as error:
             if error.code not in (409, 422):
@@ -192,7 +193,7 @@ class Applier:
         namespace, name = name_of(copy)
         try:
             async with deadline(member):
-                self._check()
+                self.check()
                 await member.client.delete(
                     ON_MEMBERS[kind], namespace or None, name, propagation=propagation, uid=uid(copy)
                 )

@@ -44,7 +44,7 @@ class Members:
         def owned_changed(resource: str, namespace: str, name: str) -> None:
             self._router.owned_event(cache.name, resource, namespace, name)
 
-        cache.owned = OwnedObjects(member.client, tasks, owned_changed)
+        cache.owned = OwnedObjects(member.client, tasks, owned_changed, self._context.applier.check)
         self._context.world.members[member.name] = cache
         cache.start()
         cache.owned.apply(self._aggregated)

@@ -49,8 +49,12 @@ def owners_of(obj: Obj) -> list[Owner] | None:
 class OwnedObjects:
     """Objects labelled as host-owned on one member, for each aggregated resource; `apply` sets which."""
 
-    def __init__(self, client: KubeClient, tasks: Tasks, changed: Changed) -> None:
+    def __init__(
+        self, client: KubeClient, tasks: Tasks, changed: Changed, check: Callable[[], None] = lambda: None
+    ) -> None:
         self.client = client
+        self._check = check
+        """Called right before each write, which it refuses by raising; see Applier.check."""
         self._tasks = tasks
         self._changed = changed
         self.informers: dict[str, Informer] = {}
@@ -98,6 +102,7 @@ class OwnedObjects:
         if informer is None:
             return
         namespace, name = name_of(obj)
+        self._check()
         try:
             await self.client.delete(
                 informer.resource, namespace or None, name, propagation=propagation, uid=uid(obj)
@@ -138,6 +143,7 @@ class OwnedObjects:
         if deleting(obj):
             return
         namespace, name = name_of(obj)
+        self._check()
         try:
             await self.client.delete(resource, namespace or None, name, propagation="Background", uid=uid(obj))
         except StatusError as error:
@@ -154,4 +160,5 @@ class OwnedObjects:
         meta: dict[str, Any] = {"uid": uid(obj), "annotations": {HOST_OWNERS: text}}
         if not left:
             meta["labels"] = {HOST_OWNED: None}
+        self._check()
         await self.client.patch(informer.resource, namespace or None, name, {"metadata": meta})

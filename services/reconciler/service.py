@@ -33,6 +33,7 @@ from services.reconciler.dispatch import Dispatcher
 from services.reconciler.events import Recorder
 from services.reconciler.host_cache import HostCache
 from services.reconciler.host_owners import HostOwners
+from services.reconciler.lead import Lead
 from services.reconciler.members import Members
 from services.reconciler.metrics import QueueMetrics
 from services.reconciler.names import HOST, Obj
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 USER_AGENT = "reclock-reconciler"
 RELEASE_TIMEOUT = 10.0
 DRAIN_SECONDS = 8.0
-"""How long reconciles may take to end when the process stops, or the host is another replica's."""
+"""How long reconciles may take to end when the process stops."""
 
 
 class ReconcilerService(Service[ReconcilerConfig]):
@@ -112,7 +113,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
     async def _begin(self, client: KubeClient) -> None:
         fleet_id = await self._fleet_id(client)
         router: Router
-        hub: Hub
+        lead: Lead
 
         def host_event(kind: str, event: str, obj: Obj, old: Obj | None) -> None:
             router.host_event(kind, event, obj, old)
@@ -120,7 +121,7 @@ class ReconcilerService(Service[ReconcilerConfig]):
         host = HostCache(client, host_event)
         sinks = Sinks(client)
         context = Context(
-            World(fleet_id, host), self.channels, Applier(lambda: hub.valid()), Recorder(client),
+            World(fleet_id, host), self.channels, Applier(lambda: lead.holds()), Recorder(client),
             worker_lost_timeout=self.config.worker_lost_timeout, surge_timeout=self.config.surge_timeout,
             release=self._release, sinks=sinks.resources,
             unread=lambda: not (aggregations.informer.synced.is_set() and sinks.informer.synced.is_set()),
@@ -145,25 +146,19 @@ class ReconcilerService(Service[ReconcilerConfig]):
         self.work.fleet_known()
         dispatcher = Dispatcher(context, owners, router.due, self.config.workers)
         self.channels.controllers = dispatcher.by_source
-        self.tasks.spawn(self._lead(hub, dispatcher, fleet_id), "lead", root=True)
-
-    async def _lead(self, hub: Hub, dispatcher: Dispatcher, fleet_id: str) -> None:
-        """Work while this replica has the host; the caches are followed all the time, so that it can start at once."""
+        lead = Lead(hub, self.tasks, lambda: self._worker(dispatcher, fleet_id))
+        # Our own worker connects like any other.
         await self.grpc.listening.wait()
-        while True:
-            await hub.leading.wait()
-            log.info("working for fleet %s", fleet_id)
-            worker = self.channels.worker = Worker(
-                *dispatcher.controllers, fleet=Fleet.without_front(self.work.token), name=self.replica, drain=DRAIN_SECONDS,
-                reconciler=self.grpc.also[0] if self.grpc.also else self.grpc.bound, tls_ca="", tls_cert="",
-            )  # fmt: skip
-            running = self.tasks.spawn(worker.run(), "built-in controllers")
-            try:
-                await hub.following.wait()
-                log.warning("another replica has the host now, or may have: the built-in controllers pause here")
-            finally:
-                running.cancel()  # it stops in order
-                await asyncio.wait({running})
+        self.tasks.spawn(lead.run(), "lead", root=True)
+
+    def _worker(self, dispatcher: Dispatcher, fleet_id: str) -> Worker:
+        """The built-in controllers' worker, for one time that this replica has the host."""
+        log.info("working for fleet %s", fleet_id)
+        worker = self.channels.worker = Worker(
+            *dispatcher.controllers, fleet=Fleet.without_front(self.work.token), name=self.replica, drain=DRAIN_SECONDS,
+            reconciler=self.grpc.also[0] if self.grpc.also else self.grpc.bound, tls_ca="", tls_cert="",
+        )  # fmt: skip
+        return worker
 
     def _connected(self) -> str | None:
         """What /readyz says of the built-in controllers: they work here, or on another replica."""

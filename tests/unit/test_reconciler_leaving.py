@@ -10,6 +10,7 @@ from reconciler_world import Client, Made
 
 from services.common.fleet import Taint
 from services.common.kube.resource import PODS
+from services.reconciler.applier import Applier
 from services.reconciler.controllers import leaving, namespaces
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import decide
@@ -61,8 +62,10 @@ class Leaves:
     def __init__(self) -> None:
         self.made = Made("east", "west", "north")
         self.released: list[tuple[str, list[str], int]] = []
+        self.valid = True
         self.context = Context(
-            self.made.world, Queue(), None, None, worker_lost_timeout=900.0, release=self._release,  # type: ignore[arg-type]
+            self.made.world, Queue(), Applier(lambda: self.valid), None, worker_lost_timeout=900.0,  # type: ignore[arg-type]
+            release=self._release,
         )  # fmt: skip
         self.east = self.made.member("east")
         self.member: Client = self.east.client  # type: ignore[assignment]

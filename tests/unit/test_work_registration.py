@@ -13,6 +13,7 @@ import pytest
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.access import by_certificate
+from services.common.reviews import Reviews
 from services.reconciler.work.register import decode
 from services.reconciler.work.spec import BadRegister
 from tests.integration.work_rig import Worker, for_configmaps, rig, violations
@@ -153,6 +154,54 @@ async def test_the_host_judges_the_workers_own_identity() -> None:
         error = await it.worker(for_configmaps("d", sources=[secrets]), token="good").refused()
         assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "list secrets" in (error.details() or "")
         await worker.close()
+
+
+async def test_names_of_the_built_in_controllers_are_their_own() -> None:
+    async with rig("east") as it:
+        host = it.clusters.clusters[""]
+        host.tokens["t"] = {"username": "reclock:built-in", "groups": ["system:masters"]}
+        name = "reclock-workloads"
+        own = it.worker(for_configmaps(name, leaving_clusters=True), token=it.work.token)
+        await own.next("registered")
+        await own.say(resume=pb.Resume(sole=True))
+        await own.next("resumed")
+        for token in ("", "t"):
+            # Whatever rights it has: its registration would replace theirs.
+            error = await it.worker(for_configmaps(name, sources=[source(by_owner=pb.ByOwner())]), token=token).refused()
+            assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "choose another one" in (error.details() or "")
+        hub = it.work.parts.hub
+        assert hub is not None and hub.controllers[name].spec.leaving and len(hub.controllers[name].seats) == 1
+        assert not own.ended
+        await own.close()
+
+
+async def test_who_ends_others_work_or_keeps_leaving_clusters_may_lead() -> None:
+    async with rig("east", reviews=Reviews(0.1, 60)) as it:
+        host = it.clusters.clusters[""]
+        host.tokens.update(ada={"username": "ada"}, bob={"username": "bob"})
+        leads = {"bob"}
+        host.allow = lambda spec: spec["resourceAttributes"]["verb"] != "lead" or spec["user"] in leads
+        error = await it.worker(for_configmaps(leaving_clusters=True), token="ada").refused()
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED
+        assert "leaving_clusters: user 'ada' cannot lead controllers.reclock.dev 'c'" in (error.details() or "")
+
+        other = it.worker(for_configmaps(worker="other"), token="ada")
+        await other.next("registered")
+        sole = it.worker(for_configmaps(worker="sole"), token="ada")
+        await sole.say(resume=pb.Resume(sole=True))
+        error = await sole.refused()
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "Resume.sole" in (error.details() or "")
+        assert not other.ended and not sole.of("resumed")
+
+        sole = it.worker(for_configmaps(worker="sole", leaving_clusters=True), token="bob")
+        await sole.say(resume=pb.Resume(sole=True))
+        await sole.next("resumed")
+        assert (await other.refused()).code() == grpc.StatusCode.ABORTED
+        # A right that is taken away is missed while the stream lasts, too.
+        leads.clear()
+        it.server.access._decisions = type(it.server.access._decisions)()
+        error = await sole.refused()
+        assert error.code() == grpc.StatusCode.PERMISSION_DENIED and "lead" in (error.details() or "")
 
 
 async def test_a_worker_name_is_one_identitys() -> None:

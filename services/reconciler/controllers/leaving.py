@@ -63,6 +63,7 @@ async def reconcile(context: Context, member: MemberCache) -> None:
     if not member.member.forgotten and may_run_twice(context.world, member):
         raise Again(CHECK)
     left = _ours(member) if member.synced else [*_ours(member), UNREAD]
+    context.applier.check()
     await context.release(member.name, since, left[:NAMED], len(left))
     log.warning("%s: released, %d objects are left behind there", member.name, len(left))
 
@@ -135,7 +136,7 @@ async def _is_empty(context: Context, member: MemberCache) -> bool:
                 keep.add(name)
             # Pods that are there still end in a moment, or are somebody else's, which are not ours to delete.
             elif not await _has_any(member, PODS, name):
-                await _delete_namespace(member, name, uid(namespace))
+                await _delete_namespace(context, member, name, uid(namespace))
     return not routed and not _ours(member, keep)
 
 
@@ -144,7 +145,8 @@ async def _has_any(member: MemberCache, resource: Resource, namespace: str) -> b
     return bool((await member.client.list(resource, namespace, limit=1))["items"])
 
 
-async def _delete_namespace(member: MemberCache, name: str, wanted: str) -> None:
+async def _delete_namespace(context: Context, member: MemberCache, name: str, wanted: str) -> None:
+    context.applier.check()
     try:
         await member.client.delete(NAMESPACES, None, name, uid=wanted)
     except StatusError as error:

@@ -42,6 +42,7 @@ async def ensure_namespace(context: Context, member: MemberCache, name: str) -> 
     try:
         async with deadline(member):
             await member.identify(IDENTITY_HOLDS)
+            context.applier.check()
             await member.client.create(NAMESPACES, None, manifest(NAMESPACE, host, context.world.fleet_id))
     except StatusError as error:
         if error.reason != "AlreadyExists":
@@ -118,6 +119,7 @@ async def reconcile_member(context: Context, member: MemberCache, key: Key) -> N
     await _empty(context, member, key.name)
     if ours is not None and not deleting(ours):
         async with deadline(member):
+            context.applier.check()
             await member.client.delete(NAMESPACES, None, key.name, uid=uid(ours))
         log.info("%s: namespace %s is being removed with what is in it", member.name, key.name)
 

@@ -137,6 +137,15 @@ class Hub:
             self.leading.set()
         self.moved(cluster, self.replica)
 
+    def host_fence(self) -> int:
+        """Fencing token of the host; 0 while this replica does not have it."""
+        engaged = self.engaged_here.get(HOST)
+        return engaged.fence if engaged is not None else 0
+
+    def holds_host(self, fence: int) -> bool:
+        """Whether this replica has had the host for sure since it took it with that fencing token."""
+        return fence != 0 and fence == self.host_fence() and self.valid()
+
     def lost(self, cluster: str) -> None:
         """See Owner. A cluster that left the fleet is nobody's; another replica's may be in flight there."""
         if self.engaged_here.pop(cluster, None) is None:

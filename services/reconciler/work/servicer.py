@@ -12,7 +12,7 @@ import grpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.access import GROUP, Access, Attributes, User
-from services.common.errors import StatusError, unauthorized
+from services.common.errors import StatusError, forbidden, unauthorized
 from services.common.grpc import abort, abort_bad_request, abort_status
 from services.common.kube.client import KubeClient
 from services.common.reviews import Reviews
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 FIRST_WITHIN = 30.0
 """Seconds that a worker has to send Register."""
+RESERVED = "reclock-"
+"""Beginning of the names of the built-in controllers: a registration in such a name would replace theirs."""
 BROKEN_SHOWS_WITHIN = 0.1
 """Seconds in which gRPC tells a stream that broke from one that was closed: both look like its end at first."""
 
@@ -77,7 +79,7 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
                 yield registered
                 while (message := await session.next()) is not None:
                     yield message
-            orderly = not context.cancelled() and not session.replaced and not session.failed
+            orderly = not context.cancelled() and not session.replaced and not session.failed and session.refused is None
         finally:
             reader.cancel()
             self._parts.sessions.discard(session)
@@ -85,6 +87,8 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
             for desk in list(session.desks):
                 desk.close(orderly=orderly)
             log.info("controller %s: worker %s is gone%s", session.spec.name, session.worker.name, "" if orderly else ", its stream broke")
+        if session.refused is not None:
+            await abort_status(context, session.refused)
         if session.failed:
             await abort(context, grpc.StatusCode.INTERNAL, "the stream could not be read on", {"reason": "Failed"})
         if session.replaced:
@@ -93,9 +97,14 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
     async def _read(self, session: Session, requests: AsyncIterator[pb.WorkRequest]) -> None:
         try:
             async for message in requests:
+                if message.resume.sole:
+                    await self._may_lead(session.user, session.spec.name, "say Resume.sole")
+                    session.sole = True
                 session.say(message)
                 await session.room()
             await asyncio.sleep(BROKEN_SHOWS_WITHIN)
+        except StatusError as error:
+            session.refused = error
         except Exception:
             # The worker must see the end of it: it would wait for answers for ever.
             log.exception("controller %s: reading from worker %s failed", session.spec.name, session.worker.name)
@@ -141,12 +150,27 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
     async def _authorise(self, user: User, spec: ControllerSpec) -> None:
         """403 unless the worker may work on the controller and see all its sources."""
         access = self._parts.access
+        if spec.name.startswith(RESERVED) and not access.is_own(user):
+            raise forbidden(
+                f"controller {spec.name!r}: names that begin with {RESERVED!r} are the built-in controllers': choose another one"
+            )
         await access.require(user, Attributes("work", GROUP, "controllers", name=spec.name))
         for source in spec.sources:
             for namespace in () if source.is_channel else source.namespaces or ("",):
                 for verb in ("list", "watch"):
                     what = Attributes(verb, source.resource.group, source.resource.resource, namespace=namespace)
                     await access.require(user, what)
+        if spec.leaving:
+            await self._may_lead(user, spec.name, "set leaving_clusters")
+
+    async def _may_lead(self, user: User, controller: str, to: str) -> None:
+        """403 unless the user may end others' work on the controller, and keep clusters that are being emptied."""
+        try:
+            await self._parts.access.require(user, Attributes("lead", GROUP, "controllers", name=controller))
+        except StatusError as error:
+            if error.code == 403:
+                raise forbidden(f"to {to}: {error.message}") from error
+            raise
 
     async def _still_authorised(self, session: Session, context: grpc.aio.ServicerContext) -> None:
         """As when it registered: the token, and every right."""
@@ -154,6 +178,8 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         if user is None or user.name != session.user.name:
             raise unauthorized("the token is another user's now")
         await self._authorise(user, session.spec)
+        if session.sole:
+            await self._may_lead(user, session.spec.name, "go on as the sole worker")
 
     def _seat(
         self, spec: ControllerSpec, worker: WorkerSpec, user: User, register: pb.Register, found: Found

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from services.common.access import User
+from services.common.errors import StatusError
 from services.reconciler.work.checks import check_done, check_due, check_key
 from services.reconciler.work.mapping import Target
 from services.reconciler.work.spec import ControllerSpec, WorkerSpec
@@ -75,6 +76,10 @@ class Session:
         self.draining = False
         self.replaced = False
         self.failed = False
+        self.sole = False
+        """The worker has vouched, with the right to, that it alone works; see Resume.sole."""
+        self.refused: StatusError | None = None
+        """Why the stream ends, where the worker may not do what it asked for."""
         self._granted: dict[Desk, int] = {}
         self._hungry: dict[Desk, None] = {}
         self._ended: dict[str, Desk] = {}
