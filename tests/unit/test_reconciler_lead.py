@@ -17,10 +17,11 @@ from services.common.errors import StatusError
 from services.common.kube.resource import Resource
 from services.common.tasks import Tasks
 from services.reconciler.applier import Applier
-from services.reconciler.controllers import leaving
+from services.reconciler.controllers import leaving, namespaces
+from services.reconciler.keys import Key
 from services.reconciler.lead import Lead
 from services.reconciler.manifests import manifest
-from services.reconciler.names import HOST
+from services.reconciler.names import HOST, HOST_UID, NAMESPACE_FINALIZER, ORIGIN
 from services.reconciler.owned import OwnedObjects
 from services.reconciler.work.hub import Hub
 from tests.integration.work_rig import Rig, rig
@@ -144,7 +145,13 @@ async def test_nothing_else_is_written_on_members_either() -> None:
     owned = OwnedObjects(leaves.member, Tasks("test"), lambda *_: None, leaves.context.applier.check)  # type: ignore[arg-type]
     owned.informers["pods"] = type("Known", (), {"resource": PODS})()
     pod = {"metadata": {"namespace": "ns", "name": "a", "uid": "u"}}
-    writes: list[Callable[[], Awaitable[None]]] = [
+    meta = {"name": "made", "uid": "n", "resourceVersion": "1", "finalizers": [NAMESPACE_FINALIZER]}
+    leaves.made.seen("namespace", {"metadata": meta})
+    gone = {"metadata": {"name": "gone", "uid": "g", "annotations": {HOST_UID: "h"}, "labels": {ORIGIN: FLEET}}}
+    leaves.made.cached("namespace", gone, "east")
+    writes: list[Callable[[], Awaitable[object]]] = [
+        lambda: namespaces.ensure_namespace(leaves.context, leaves.east, "made"),
+        lambda: namespaces.reconcile_member(leaves.context, leaves.east, Key("namespace", "", "gone")),
         lambda: owned.remove("pods", pod, "Background"), lambda: owned.remove_routed(PODS, pod),
         lambda: owned.disown("pods", pod, []),
     ]  # fmt: skip
@@ -157,6 +164,7 @@ async def test_nothing_else_is_written_on_members_either() -> None:
         await leaves.step()
     assert not leaves.member.calls and not leaves.released
     leaves.valid = True
+    leaves.made.world.departing.clear()
     for write in writes:
         await write()
-    assert [call[0].split()[0] for call in leaves.member.calls] == ["delete", "delete", "patch"]
+    assert [call[0].split()[0] for call in leaves.member.calls] == ["create", *["delete"] * 3, "patch"]

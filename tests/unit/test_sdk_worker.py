@@ -13,7 +13,18 @@ import pytest
 from sdk_tools import until
 
 import reclock
-from reclock import Fleet, LeaseLost, Request, Requeue, Result, SyncRequest, Terminal, Worker, controller
+from reclock import (
+    Fleet,
+    LeaseLost,
+    Request,
+    Requeue,
+    Result,
+    SyncRequest,
+    Terminal,
+    Worker,
+    _session,
+    controller,
+)
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.testing import FakeFleet, FakeService, World
 
@@ -274,6 +285,32 @@ async def test_a_refused_registration_says_why() -> None:
         service.refuses = (grpc.StatusCode.INVALID_ARGUMENT, "no")
         with pytest.raises(reclock.RegistrationRefused):
             await Worker(outcomes, fleet=client, reconciler=service.address).run()
+
+
+@pytest.mark.parametrize(("code", "at_once"), [
+    (grpc.StatusCode.PERMISSION_DENIED, False), (grpc.StatusCode.UNAVAILABLE, True),
+])  # fmt: skip
+async def test_one_that_is_taken_and_then_refused_asks_ever_less_often(
+    monkeypatch: pytest.MonkeyPatch, code: grpc.StatusCode, at_once: bool
+) -> None:
+    attempts: list[int] = []
+
+    class NoWait(_session.Backoff):
+        async def wait(self, hint: float | None = None) -> None:
+            attempts.append(self._attempt)
+            self._attempt += 1
+            await asyncio.sleep(0)
+
+    async def connect(session: _session.Session) -> None:
+        session._ever = True
+        session.registered.set()
+        raise grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), "no")
+
+    monkeypatch.setattr(_session, "Backoff", NoWait)
+    monkeypatch.setattr(_session.Session, "_connect", connect)
+    async with Worker(outcomes, fleet=Fleet.without_front(), reconciler="127.0.0.1:1", tls_cert=""):
+        await until(lambda: len(attempts) >= 3)
+    assert attempts[:3] == ([0, 0, 0] if at_once else [0, 1, 2])
 
 
 async def test_a_service_that_comes_later_is_waited_for() -> None:
