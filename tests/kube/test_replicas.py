@@ -195,7 +195,7 @@ def two_processes(fleet: Fleet, place: Path) -> tuple[Path, Path, IO[bytes]]:
     config = yaml.safe_load(Path(fleet.processes["aggregator"].command[-1]).read_text())
     config |= {
         "processes": 2, "frontAddress": f"127.0.0.1:{port}", "grpcAddress": f"127.0.0.1:{free_port()}",
-        "httpAddress": "127.0.0.1:0", "stateFile": str(place / "state"),
+        "userAddress": f"127.0.0.1:{free_port()}", "httpAddress": "127.0.0.1:0", "stateFile": str(place / "state"),
     }  # fmt: skip
     access = yaml.safe_load(fleet.kubeconfig.read_text())
     access["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"

@@ -83,7 +83,7 @@ class Session {
     };
     ending.addEventListener("abort", leave, { once: true });
     this.send({ register });
-    if (again) this.send({ resume: { tokens: [], held: [] } }); // what the last stream held goes back at once
+    if (again) this.send({ resume: { tokens: [], held: [], sole: false } }); // what the last stream held goes back at once
     const error = await ended;
     ending.removeEventListener("abort", leave);
     clearInterval(this.timer);
