@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from aiohttp import web
 
 from services.common.kube.resource import Resource
+from services.common.kube.reviews import User
 
 Verb = Literal[
     "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection",
@@ -15,16 +16,6 @@ Verb = Literal[
 ]  # the last four: non-resource requests
 
 HOST = ""  # cluster name of the host
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """Who calls, after authentication and impersonation (`authentication.k8s.io` UserInfo)."""
-
-    name: str
-    uid: str = ""
-    groups: tuple[str, ...] = ()
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

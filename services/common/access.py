@@ -6,12 +6,9 @@ on plaintext from this machine, the configured local user. Access by SubjectAcce
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import secrets
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -20,31 +17,15 @@ from cryptography.x509.oid import NameOID
 
 from services.common.cache import LoadingCache
 from services.common.config import is_loopback
-from services.common.errors import StatusError, forbidden, unauthorized, unavailable
+from services.common.errors import forbidden, unauthorized, unavailable
 from services.common.kube.client import KubeClient
-from services.common.kube.resource import Resource
+from services.common.kube.reviews import TokenReviews, User, review_access
 
 MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"
 GROUP = "reclock.dev"
 VALID_SECONDS = 10.0
 INVALID_SECONDS = 2.0
-REVIEW_TIMEOUT = 10.0
-TOKEN_REVIEWS = 50
-"""Tokens that the host is asked about at once: anybody can make up new ones, the others wait their turn."""
-_FREE: AbstractAsyncContextManager[None] = nullcontext()
-_TOKEN_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
-_ACCESS_REVIEW = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    """A user as Kubernetes knows users."""
-
-    name: str
-    groups: tuple[str, ...] = ()
-    uid: str = ""
-    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class Attributes(NamedTuple):
@@ -80,7 +61,7 @@ class Access:
         self.own: dict[bytes, User] = {}
         """Digest of a token that this process made for itself -> who shows it."""
         self._tokens: LoadingCache[bytes, tuple[User | None]] = LoadingCache()
-        self._reviewing = asyncio.Semaphore(TOKEN_REVIEWS)
+        self._reviews = TokenReviews()
         self._decisions: LoadingCache[tuple[User, Attributes], bool] = LoadingCache()
 
     def own_token(self, user: User) -> str:
@@ -114,30 +95,14 @@ class Access:
             raise unauthorized("the host does not accept the token")
         return user
 
-    async def _ask(
-        self, resource: Resource, body: dict[str, Any], turn: AbstractAsyncContextManager[Any] = _FREE
-    ) -> Mapping[str, Any]:
-        """A review's status, asked for within `turn`. Whatever goes wrong is 503: a 401 or 403 here is about us, not
-        about the caller."""
+    def _judge(self) -> KubeClient:
         if self.host is None:
             raise unavailable("the host, which judges callers, has not been reached yet", retry_after=1)
-        try:
-            async with asyncio.timeout(REVIEW_TIMEOUT), turn:
-                answer = await self.host.create(resource, None, {
-                    "apiVersion": resource.group_version, "kind": resource.kind, **body,
-                })  # fmt: skip
-        except (StatusError, TimeoutError) as error:
-            why = error.message if isinstance(error, StatusError) else f"nothing within {REVIEW_TIMEOUT:g} s"
-            raise unavailable(f"the host does not answer a {resource.kind}: {why}", retry_after=1) from error
-        return answer.get("status") or {}
+        return self.host
 
     async def _review(self, token: str) -> tuple[tuple[User | None], float]:
-        status = await self._ask(_TOKEN_REVIEW, {"spec": {"token": token}}, self._reviewing)
-        user: Mapping[str, Any] = status.get("user") or {}
-        if not status.get("authenticated") or not user.get("username"):
-            return (None,), INVALID_SECONDS
-        extra = tuple((key, tuple(values)) for key, values in sorted((user.get("extra") or {}).items()))
-        return (User(user["username"], tuple(user.get("groups") or ()), user.get("uid", ""), extra),), VALID_SECONDS
+        user = await self._reviews.ask(self._judge(), token)
+        return (user,), INVALID_SECONDS if user is None else VALID_SECONDS
 
     async def require(self, user: User, what: Attributes) -> None:
         """StatusError 403 unless the host lets `user` do it, 503 when the host cannot be asked."""
@@ -147,17 +112,11 @@ class Access:
             raise forbidden(f"user {user.name!r} cannot {what} on the host")
 
     async def _decide(self, user: User, what: Attributes) -> tuple[bool, float]:
-        spec: dict[str, Any] = {"user": user.name, "groups": list(user.groups)}
         if what.path:
-            spec["nonResourceAttributes"] = {"verb": what.verb, "path": what.path}
+            attributes = {"nonResourceAttributes": {"verb": what.verb, "path": what.path}}
         else:
-            spec["resourceAttributes"] = {key: value for key, value in what._asdict().items() if value}
-        if user.uid:
-            spec["uid"] = user.uid
-        if user.extra:
-            spec["extra"] = {key: list(values) for key, values in user.extra}
-        status = await self._ask(_ACCESS_REVIEW, {"spec": spec})
-        allowed = bool(status.get("allowed")) and not status.get("denied")
+            attributes = {"resourceAttributes": {key: value for key, value in what._asdict().items() if value}}
+        allowed, _ = await review_access(self._judge(), user, attributes)
         return allowed, VALID_SECONDS if allowed else INVALID_SECONDS
 
 

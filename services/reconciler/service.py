@@ -16,12 +16,13 @@ import grpc
 from reclock import Fleet, Worker
 from reclock.discovery.v1 import discovery_pb2, discovery_pb2_grpc
 from reclock.reconciler.v1 import peer_pb2_grpc, reconciler_pb2_grpc
-from services.common.access import Access, User
+from services.common.access import Access
 from services.common.errors import StatusError, from_rpc
 from services.common.fleet import FleetWatcher
 from services.common.grpc import channel
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import NAMESPACES
+from services.common.kube.reviews import User
 from services.common.service import Service
 from services.common.tasks import Backoff
 from services.reconciler.aggregations import Aggregations

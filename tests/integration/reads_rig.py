@@ -13,9 +13,10 @@ from aiohttp import web
 from services.aggregator.front.errors import response as error_response
 from services.aggregator.front.request_info import parse
 from services.aggregator.reads import Reads
-from services.aggregator.types import Call, User
+from services.aggregator.types import Call
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
+from services.common.kube.reviews import User
 from tests.integration.clock_member import FakeMember, _status
 from tests.integration.clock_rig import FLEET, PODS, Rig
 from tests.integration.etcd_server import EtcdServer

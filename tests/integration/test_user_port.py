@@ -23,6 +23,7 @@ from services.common import access
 from services.common.access import Access
 from services.common.config import TLS, UserPort
 from services.common.grpc import GrpcServer, channel
+from services.common.kube import reviews as kube_reviews
 from services.common.reviews import Reviews
 from tests.integration.work_fleet import HOST, FakeCluster, FakeFleet
 from tests.integration.work_rig import Rig, for_configmaps, rig
@@ -280,7 +281,7 @@ async def test_every_stream_for_users_ends_with_its_rights(certificates: Certifi
 
 @pytest.mark.usefixtures("asked_each_time")
 async def test_a_host_that_is_away_ends_no_stream_for_a_while(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "REVIEW_TIMEOUT", 0.05)
+    monkeypatch.setattr(kube_reviews, "TIMEOUT", 0.05)
     reviews = Reviews(0.05, 3600)
     async with serving(certificates, reviews=reviews) as (_, chan, host):
         worker = BareWorker(rpc.ReconcilerServiceStub(chan), for_configmaps(), "good")

@@ -14,10 +14,11 @@ from google.rpc import error_details_pb2, status_pb2
 from reclock.reconciler.v1 import peer_pb2_grpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
-from services.common.access import Access, User
+from services.common.access import Access
 from services.common.config import TLS, convert
 from services.common.fleet import FleetListener, Member
 from services.common.grpc import GrpcServer, channel
+from services.common.kube.reviews import User
 from services.common.reviews import Reviews
 from services.reconciler.config import ReconcilerConfig
 from services.reconciler.work.peer_servicer import PeerServicer

@@ -21,10 +21,11 @@ from services.aggregator.clock.view import Snapshot, View
 from services.aggregator.front.errors import response as error_response
 from services.aggregator.front.request_info import parse
 from services.aggregator.reads import Reads, VersionMarkers
-from services.aggregator.types import Aggregated, Call, User
+from services.aggregator.types import Aggregated, Call
 from services.common.errors import StatusError, expired, too_large_version
 from services.common.kube import status_pb
 from services.common.kube.client import KubeClient
+from services.common.kube.reviews import User
 
 Object = dict[str, Any]
 PODS = Aggregated("pods", "", "v1", "pods", "Pod", namespaced=True)

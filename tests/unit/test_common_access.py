@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from services.common import access
-from services.common.access import TOKEN_REVIEWS, Access, User
+from services.common.access import Access
 from services.common.errors import StatusError
+from services.common.kube import reviews as kube_reviews
+from services.common.kube.reviews import TOGETHER, User
 
 
 class Host:
@@ -41,26 +43,26 @@ async def ticks() -> None:
 async def test_tokens_of_strangers_queue() -> None:
     host = Host()
     judge = Access(host)  # type: ignore[arg-type]
-    bad = [asyncio.create_task(judge.by_token(f"bad{number}")) for number in range(4 * TOKEN_REVIEWS)]
+    bad = [asyncio.create_task(judge.by_token(f"bad{number}")) for number in range(4 * TOGETHER)]
     good = asyncio.create_task(judge.by_token("good"))
     known = asyncio.create_task(judge.require(User("eve"), access.Attributes("get", resource="pods")))
     await ticks()
-    assert host.waiting == {"TokenReview": TOKEN_REVIEWS, "SubjectAccessReview": 1}
+    assert host.waiting == {"TokenReview": TOGETHER, "SubjectAccessReview": 1}
     host.let.set()
     assert (await good).name == "ada"
     await known
     refusals = await asyncio.gather(*bad, return_exceptions=True)
     assert {error.code for error in refusals if isinstance(error, StatusError)} == {401}
-    assert len(host.asked) == 4 * TOKEN_REVIEWS + 1
+    assert len(host.asked) == 4 * TOGETHER + 1
 
 
 async def test_who_queues_too_long_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """And leaves the queue: the turn goes to those who come later."""
-    monkeypatch.setattr(access, "REVIEW_TIMEOUT", 0.05)
+    monkeypatch.setattr(kube_reviews, "TIMEOUT", 0.05)
     host = Host()
     judge = Access(host)  # type: ignore[arg-type]
     late = await asyncio.gather(
-        *(judge.by_token(f"bad{number}") for number in range(2 * TOKEN_REVIEWS)), return_exceptions=True
+        *(judge.by_token(f"bad{number}") for number in range(2 * TOGETHER)), return_exceptions=True
     )
     assert {error.code for error in late if isinstance(error, StatusError)} == {503}
     host.let.set()

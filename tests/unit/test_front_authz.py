@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.aggregator.front.authz import Attributes, Authorizer
-from services.aggregator.types import User
+from services.common.kube.reviews import User
 
 
 class Host:

@@ -8,8 +8,9 @@ import pytest
 from multidict import CIMultiDict
 
 from services.aggregator.front.identity import host_headers, may_act_on_members, member_headers
-from services.aggregator.types import Aggregated, Call, RequestInfo, User
+from services.aggregator.types import Aggregated, Call, RequestInfo
 from services.common.errors import StatusError
+from services.common.kube.reviews import User
 
 PODS = Aggregated("pods", "", "v1", "pods", "Pod", True, authorization="Member")
 
@@ -19,7 +20,7 @@ def call(user: User) -> Call:
 
 
 def test_repeated_headers_survive_merging_of_plain_dicts() -> None:
-    user = User("alice", "u", tuple(f"g{number}" for number in range(300)), (("k/é", ("a", "b")),))
+    user = User("alice", tuple(f"g{number}" for number in range(300)), "u", (("k/é", ("a", "b")),))
     merged = {"Accept": "x", **dict(host_headers(user))}
     seen: CIMultiDict[str] = CIMultiDict()
     seen.extend(merged)

@@ -21,9 +21,10 @@ from services.aggregator.front.limits import InFlight
 from services.aggregator.front.members import object_name
 from services.aggregator.front.notices import is_service, may_create, notice, notice_of_service
 from services.aggregator.front.server import warning
-from services.aggregator.types import RequestInfo, User
+from services.aggregator.types import RequestInfo
 from services.common.cache import LoadingCache
 from services.common.errors import StatusError
+from services.common.kube.reviews import User
 
 
 def test_an_unknown_error_shows_an_id_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,10 @@ from path_model import Place, place_of, unescape
 from services.aggregator.front.authz import attributes_of
 from services.aggregator.front.dispatch import _require_plain
 from services.aggregator.front.request_info import MalformedPath, parse
-from services.aggregator.types import Aggregated, Call, User
+from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.target import member_path
 from services.common.errors import StatusError
+from services.common.kube.reviews import User
 
 AGGREGATED = {
     ("", "pods"): Aggregated("pods", "", "v1", "pods", "Pod", namespaced=True),

@@ -13,11 +13,12 @@ from yarl import URL
 from services.aggregator.front.request_info import parse
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.representations import Representations
-from services.aggregator.types import Aggregated, Call, User
+from services.aggregator.types import Aggregated, Call
 from services.common import errors
 from services.common.errors import StatusError
 from services.common.kube.client import MAX_ANSWER, Response
 from services.common.kube.objects import ObjectApi
+from services.common.kube.reviews import User
 
 Object = dict[str, Any]
 PODS = Aggregated("pods", "", "v1", "pods", "Pod", namespaced=True)

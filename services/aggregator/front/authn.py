@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -9,9 +10,9 @@ from aiohttp import web
 from services.aggregator.front.certificates import Peer
 from services.aggregator.front.identity import AUTHENTICATED
 from services.aggregator.front.tokens import Tokens, token_of
-from services.aggregator.types import User
 from services.common.errors import unauthorized
 from services.common.kube.client import KubeClient
+from services.common.kube.reviews import User
 
 _REMOTE_EXTRA = "x-remote-extra-"
 
@@ -43,7 +44,7 @@ class Authenticator:
 def _authenticated(user: User) -> User:
     if AUTHENTICATED in user.groups:
         return user
-    return User(user.name, user.uid, (*user.groups, AUTHENTICATED), user.extra)
+    return replace(user, groups=(*user.groups, AUTHENTICATED))
 
 
 def _remote_user(request: web.BaseRequest) -> User | None:
@@ -57,7 +58,7 @@ def _remote_user(request: web.BaseRequest) -> User | None:
             extra.setdefault(unquote(key[len(_REMOTE_EXTRA) :].lower()), []).append(value)
     return User(
         name,
-        headers.get("X-Remote-Uid", ""),
         tuple(headers.getall("X-Remote-Group", ())),
+        headers.get("X-Remote-Uid", ""),
         tuple((key, tuple(values)) for key, values in sorted(extra.items())),
     )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client import Counter
 
 from services.aggregator.front.errors import forbidden_message
 from services.aggregator.front.identity import MASTERS
-from services.aggregator.types import RequestInfo, User
+from services.aggregator.types import RequestInfo
 from services.common.cache import LoadingCache
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
-from services.common.kube.resource import Resource
+from services.common.kube.reviews import User, review_access
 
 ALLOWED_SECONDS = 8.0
 DENIED_SECONDS = 1.5
@@ -22,7 +22,6 @@ LONGEST_KEPT = 2048
 REVIEWS = Counter(
     "reclock_aggregator_access_reviews_total", "SubjectAccessReviews asked of the host", ["allowed"]
 )
-_SAR = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
 
 
 class Attributes(NamedTuple):
@@ -96,25 +95,13 @@ class Authorizer:
         return self._cache.peek(key) or await self._cache.get(key, lambda: self._ask(user, what))
 
     async def _ask(self, user: User, what: Attributes) -> tuple[Decision, float]:
-        answer = await self._host.create(_SAR, None, {
-            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": _spec(user, what),
-        })  # fmt: skip
-        status = answer.get("status") or {}
-        allowed = bool(status.get("allowed")) and not status.get("denied")
+        allowed, reason = await review_access(self._host, user, _attributes(what))
         REVIEWS.labels(str(allowed).lower()).inc()
-        return Decision(allowed, str(status.get("reason") or "")), ALLOWED_SECONDS if allowed else DENIED_SECONDS
+        return Decision(allowed, reason), ALLOWED_SECONDS if allowed else DENIED_SECONDS
 
 
-def _spec(user: User, what: Attributes) -> dict[str, Any]:
-    spec: dict[str, Any] = {"user": user.name, "groups": list(user.groups)}
-    if user.uid:
-        spec["uid"] = user.uid
-    if user.extra:
-        spec["extra"] = {key: list(values) for key, values in user.extra}
+def _attributes(what: Attributes) -> dict[str, dict[str, str]]:
     if not what.resource:
-        return {**spec, "nonResourceAttributes": {"path": what.path, "verb": what.verb}}
-    attributes = {
-        "verb": what.verb, "group": what.group, "version": what.version, "resource": what.resource,
-        "subresource": what.subresource, "namespace": what.namespace, "name": what.name,
-    }  # fmt: skip
-    return {**spec, "resourceAttributes": {key: value for key, value in attributes.items() if value}}
+        return {"nonResourceAttributes": {"path": what.path, "verb": what.verb}}
+    given = {key: value for key, value in what._asdict().items() if value and key != "path"}
+    return {"resourceAttributes": given}

@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from services.aggregator.front.identity import AUTHENTICATED
-from services.aggregator.types import User
+from services.common.kube.reviews import User
 
 CREDENTIAL_ID = "authentication.kubernetes.io/credential-id"
 

@@ -29,7 +29,7 @@ from services.aggregator.front.members import Members
 from services.aggregator.front.request_info import MalformedPath, parse
 from services.aggregator.front.server import FrontRequest, FrontServer
 from services.aggregator.front.tls import ServerTls
-from services.aggregator.types import Call, User
+from services.aggregator.types import Call
 from services.common import telemetry
 from services.common.config import split_address
 from services.common.errors import (
@@ -41,6 +41,7 @@ from services.common.errors import (
 )
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
+from services.common.kube.reviews import User
 from services.common.tasks import Tasks
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import quote
 
-from services.aggregator.types import Aggregated, Call, User
+from services.aggregator.types import Aggregated, Call
 from services.common.errors import forbidden
+from services.common.kube.reviews import User
 
 MASTERS = "system:masters"
 AUTHENTICATED = "system:authenticated"

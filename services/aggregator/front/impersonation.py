@@ -10,8 +10,8 @@ from multidict import CIMultiDictProxy
 
 from services.aggregator.front.authz import Attributes, Authorizer
 from services.aggregator.front.identity import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED
-from services.aggregator.types import User
 from services.common.errors import StatusError
+from services.common.kube.reviews import User
 
 _EXTRA = "impersonate-extra-"
 _SERVICE_ACCOUNT = "system:serviceaccount:"
@@ -47,7 +47,7 @@ async def impersonate(user: User, headers: CIMultiDictProxy[str], authorizer: Au
     if uid:
         checks.append(Attributes("impersonate", group=_AUTHENTICATION, version="v1", resource="uids", name=uid))
     await asyncio.gather(*(authorizer.require(user, check) for check in checks))
-    return User(name, uid, _complete(name, groups or groups_of_name), extra)
+    return User(name, _complete(name, groups or groups_of_name), uid, extra)
 
 
 def _is_text(value: str) -> bool:

@@ -9,11 +9,10 @@ import hashlib
 from aiohttp import web
 from prometheus_client import Counter
 
-from services.aggregator.types import User
 from services.common.cache import LoadingCache
 from services.common.errors import unauthorized
 from services.common.kube.client import KubeClient
-from services.common.kube.resource import Resource
+from services.common.kube.reviews import TokenReviews, User
 
 VALID_SECONDS = 10.0
 INVALID_SECONDS = 2.0
@@ -21,7 +20,6 @@ SUBPROTOCOL = "base64url.bearer.authorization.k8s.io."
 """How browsers, which cannot set headers on a WebSocket, hand a token over."""
 
 REVIEWS = Counter("reclock_aggregator_token_reviews_total", "TokenReviews asked of the host", ["valid"])
-_REVIEW = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 
 
 class _Answer:
@@ -38,6 +36,7 @@ class Tokens:
 
     def __init__(self, host: KubeClient) -> None:
         self._host = host
+        self._reviews = TokenReviews()
         self._cache: LoadingCache[bytes, _Answer] = LoadingCache()
 
     async def user(self, token: str) -> User:
@@ -49,18 +48,9 @@ class Tokens:
         return answer.user
 
     async def _review(self, token: str) -> tuple[_Answer, float]:
-        answer = await self._host.create(_REVIEW, None, {
-            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token},
-        })  # fmt: skip
-        status = answer.get("status") or {}
-        valid = bool(status.get("authenticated"))
-        REVIEWS.labels(str(valid).lower()).inc()
-        if not valid:
-            return _Answer(None), INVALID_SECONDS
-        user = status.get("user") or {}
-        extra = tuple((key, tuple(values)) for key, values in sorted((user.get("extra") or {}).items()))
-        found = User(user.get("username", ""), user.get("uid", ""), tuple(user.get("groups") or ()), extra)
-        return _Answer(found if found.name else None), VALID_SECONDS
+        user = await self._reviews.ask(self._host, token)
+        REVIEWS.labels(str(user is not None).lower()).inc()
+        return _Answer(user), INVALID_SECONDS if user is None else VALID_SECONDS
 
 
 def token_of(request: web.BaseRequest) -> str:

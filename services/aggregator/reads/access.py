@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from services.aggregator.types import HOST, Aggregated, Call, User
+from services.aggregator.types import HOST, Aggregated, Call
 from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
+from services.common.kube.reviews import User
 
 log = logging.getLogger(__name__)
 

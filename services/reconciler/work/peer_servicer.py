@@ -11,8 +11,8 @@ import grpc
 from reclock.reconciler.v1 import peer_pb2 as peer
 from reclock.reconciler.v1 import peer_pb2_grpc as rpc
 from reclock.reconciler.v1 import reconciler_pb2 as pb
-from services.common.access import User
 from services.common.grpc import abort, abort_bad_request
+from services.common.kube.reviews import User
 from services.reconciler.work.controller import Controller
 from services.reconciler.work.desk import take
 from services.reconciler.work.hub import Hub

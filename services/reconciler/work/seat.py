@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
-from services.common.access import User
+from services.common.kube.reviews import User
 
 
 class Port(Protocol):

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from _fastpath.fair_queue import ClusterStats
 from reclock.reconciler.v1 import reconciler_pb2 as pb
-from services.common.access import MASTERS, User
+from services.common.access import MASTERS
 from services.common.etcd import Etcd, EtcdUnavailable
 from services.common.fleet import FleetWatcher
 from services.common.grpc import GrpcServer
 from services.common.kube.client import KubeClient
+from services.common.kube.reviews import User
 from services.common.tasks import FailureCallback, Tasks
 from services.reconciler.config import ReconcilerConfig
 from services.reconciler.spreads import Spread, spreads

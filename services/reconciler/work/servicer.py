@@ -11,10 +11,11 @@ import grpc
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
-from services.common.access import GROUP, Access, Attributes, User
+from services.common.access import GROUP, Access, Attributes
 from services.common.errors import StatusError, forbidden, unauthorized
 from services.common.grpc import abort, abort_bad_request, abort_status
 from services.common.kube.client import KubeClient
+from services.common.kube.reviews import User
 from services.common.reviews import Reviews
 from services.reconciler.work.desk import LocalDesk
 from services.reconciler.work.handout import duration

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reclock.reconciler.v1 import reconciler_pb2 as pb
-from services.common.access import User
 from services.common.errors import StatusError
+from services.common.kube.reviews import User
 from services.reconciler.work.checks import check_done, check_due, check_key
 from services.reconciler.work.mapping import Target
 from services.reconciler.work.spec import ControllerSpec, WorkerSpec

@@ -16,12 +16,13 @@ from services.aggregator.clock.clock import Clock, ResourceClock
 from services.aggregator.front.errors import response as error_response
 from services.aggregator.front.request_info import parse
 from services.aggregator.reads import Reads
-from services.aggregator.types import Aggregated, Call, User
+from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes import Writes
 from services.aggregator.writes.context import WriteContext
 from services.common.errors import StatusError
 from services.common.etcd import Etcd
 from services.common.fleet import FleetListener, Member
+from services.common.kube.reviews import User
 from tests.proof.virtual.etcd import EtcdStore
 from tests.proof.virtual.link import Link
 from tests.proof.virtual.members import Path, Site
