@@ -14,10 +14,12 @@ from typing import Any
 import grpc
 
 from services.common.aborts import abort_status
-from services.common.access import Access, User, has_certificate, names_of, token_of
+from services.common.access import Access, has_certificate, names_of, token_of
 from services.common.callers import HEALTH, PLUMBING, RULES, On, Rule, refusal, unnamed
 from services.common.errors import StatusError, cut, forbidden
+from services.common.kube.reviews import User
 from services.common.reviews import Reviews
+from services.common.rpc_handlers import wrapped
 
 audit = logging.getLogger("reclock.audit")
 
@@ -135,9 +137,6 @@ async def judge_user(
 
 def guarded(handler: Any, method: str, judge: Judge, reviews: Reviews) -> Any:
     """`handler`, run after `judge`; a stream of answers is judged again while it lasts."""
-    serializers = {
-        "request_deserializer": handler.request_deserializer, "response_serializer": handler.response_serializer,
-    }  # fmt: skip
 
     def unary(behaviour: Any) -> Any:
         async def run(request: Any, context: Any) -> Any:
@@ -159,13 +158,7 @@ def guarded(handler: Any, method: str, judge: Judge, reviews: Reviews) -> Any:
 
         return run
 
-    if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(unary(handler.unary_unary), **serializers)
-    if handler.stream_unary:
-        return grpc.stream_unary_rpc_method_handler(unary(handler.stream_unary), **serializers)
-    if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(stream(handler.unary_stream), **serializers)
-    return grpc.stream_stream_rpc_method_handler(stream(handler.stream_stream), **serializers)
+    return wrapped(handler, unary, stream)
 
 
 def _refusing(error: StatusError) -> Any:

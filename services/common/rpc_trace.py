@@ -12,6 +12,7 @@ import grpc
 from opentelemetry.trace import SpanKind
 
 from services.common import telemetry
+from services.common.rpc_handlers import wrapped
 
 
 def _with_trace(details: grpc.aio.ClientCallDetails) -> grpc.aio.ClientCallDetails:
@@ -63,10 +64,6 @@ def server_interceptors() -> list[Any]:
 
 def _traced(handler: Any, method: str, parent: Any) -> Any:
     """Wrap the one behaviour that `handler` has; request streams are the handler's own to read."""
-    serializers = {
-        "request_deserializer": handler.request_deserializer,
-        "response_serializer": handler.response_serializer,
-    }
 
     def unary(behaviour: Any) -> Any:
         async def run(request: Any, context: Any) -> Any:
@@ -83,10 +80,4 @@ def _traced(handler: Any, method: str, parent: Any) -> Any:
 
         return run
 
-    if handler.unary_unary:
-        return grpc.unary_unary_rpc_method_handler(unary(handler.unary_unary), **serializers)
-    if handler.stream_unary:
-        return grpc.stream_unary_rpc_method_handler(unary(handler.stream_unary), **serializers)
-    if handler.unary_stream:
-        return grpc.unary_stream_rpc_method_handler(stream(handler.unary_stream), **serializers)
-    return grpc.stream_stream_rpc_method_handler(stream(handler.stream_stream), **serializers)
+    return wrapped(handler, unary, stream)
