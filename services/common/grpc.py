@@ -19,7 +19,7 @@ from services.common.access import Access
 from services.common.callers import for_users
 from services.common.config import TLS, ConfigError, UserPort, is_loopback, split_address
 from services.common.guard import Guard, UserGuard
-from services.common.reviews import Reviews
+from services.common.recheck import Recheck
 
 __all__ = ["GrpcServer", "abort", "abort_bad_request", "abort_status", "channel", "wait_ready"]
 
@@ -132,14 +132,14 @@ class GrpcServer:
 
     def __init__(
         self, address: str, tls: TLS | None = None, *, shared: bool = False, users: UserPort | None = None,
-        access: Access | None = None, reviews: Reviews | None = None,
+        access: Access | None = None, recheck: Recheck | None = None,
     ) -> None:  # fmt: skip
         """`shared`: other processes of this machine may listen on the same ports, and get their share of calls."""
         self.access = access or Access()
-        self.reviews = reviews or Reviews()
+        self.recheck = recheck or Recheck()
         self._tls = tls
         self._health = HealthServicer()
-        self.guard = Guard(self.access, self.reviews)
+        self.guard = Guard(self.access, self.recheck)
         self._services = Port("grpcAddress", address, self.guard, lambda: _mutual(tls) if tls else None, shared=shared)
         self.also = self._services.also
         """Unix sockets (`unix:/path`) to listen on too, in plaintext: for who may enter their directory."""
@@ -147,7 +147,7 @@ class GrpcServer:
         self._users: Port | None = None
         if users is not None:
             self._users = Port(
-                "userAddress", users.address, UserGuard(self.access, self.reviews), lambda: _one_sided(users), shared=shared,
+                "userAddress", users.address, UserGuard(self.access, self.recheck), lambda: _one_sided(users), shared=shared,
                 options=USER_OPTIONS,
             )  # fmt: skip
         for port in self._ports:

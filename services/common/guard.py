@@ -18,7 +18,7 @@ from services.common.access import Access, has_certificate, names_of, token_of
 from services.common.callers import HEALTH, PLUMBING, RULES, On, Rule, refusal, unnamed
 from services.common.errors import StatusError, cut, forbidden
 from services.common.kube.reviews import User
-from services.common.reviews import Reviews
+from services.common.recheck import Recheck
 from services.common.rpc_handlers import wrapped
 
 audit = logging.getLogger("reclock.audit")
@@ -32,9 +32,9 @@ Review = Callable[[], Awaitable[None]]
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """On the port of the services. `fellow` knows another replica of the same service in plaintext."""
 
-    def __init__(self, access: Access, reviews: Reviews, fellow: Callable[[Any], bool] = lambda context: False) -> None:
+    def __init__(self, access: Access, recheck: Recheck, fellow: Callable[[Any], bool] = lambda context: False) -> None:
         self.access = access
-        self.reviews = reviews
+        self.recheck = recheck
         self.fellow = fellow
 
     async def intercept_service(self, continuation: Continuation, details: grpc.HandlerCallDetails) -> Any:
@@ -55,7 +55,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             except StatusError as error:
                 await abort_status(context, error)
 
-        return guarded(handler, method, judge, self.reviews)
+        return guarded(handler, method, judge, self.recheck)
 
     async def _judge_user(self, method: str, user: User | None, request: Any, context: Any) -> Review | None:
         rule = _rule_of(method)
@@ -67,9 +67,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 class UserGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """On the port of users: a bearer token, and the host's RBAC."""
 
-    def __init__(self, access: Access, reviews: Reviews) -> None:
+    def __init__(self, access: Access, recheck: Recheck) -> None:
         self.access = access
-        self.reviews = reviews
+        self.recheck = recheck
 
     async def intercept_service(self, continuation: Continuation, details: grpc.HandlerCallDetails) -> Any:
         """See grpc.aio."""
@@ -93,7 +93,7 @@ class UserGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             except StatusError as error:
                 await abort_status(context, error)
 
-        return guarded(handler, method, judge, self.reviews)
+        return guarded(handler, method, judge, self.recheck)
 
     async def _user(self, metadata: Any) -> User:
         token = token_of(metadata)
@@ -135,7 +135,7 @@ async def judge_user(
     return later
 
 
-def guarded(handler: Any, method: str, judge: Judge, reviews: Reviews) -> Any:
+def guarded(handler: Any, method: str, judge: Judge, recheck: Recheck) -> Any:
     """`handler`, run after `judge`; a stream of answers is judged again while it lasts."""
 
     def unary(behaviour: Any) -> Any:
@@ -152,7 +152,7 @@ def guarded(handler: Any, method: str, judge: Judge, reviews: Reviews) -> Any:
                 async for response in behaviour(request, context):
                     yield response
                 return
-            async with reviews.hold(context, review):
+            async with recheck.hold(context, review):
                 async for response in behaviour(request, context):
                     yield response
 

@@ -24,7 +24,7 @@ from services.common.config import ConfigError, ServiceConfig, UserFacingConfig,
 from services.common.grpc import GrpcServer
 from services.common.kube.kubeconfig import KubeconfigError
 from services.common.ops import Check, OpsServer
-from services.common.reviews import Reviews
+from services.common.recheck import Recheck
 from services.common.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Service(Generic[C]):
             return GrpcServer(config.grpc_address, config.tls, shared=self.shared, access=access)
         return GrpcServer(
             config.grpc_address, config.tls, shared=self.shared, access=access, users=config.user_port(),
-            reviews=Reviews(config.review_seconds, config.review_patience),
+            recheck=Recheck(config.review_seconds, config.review_patience),
         )  # fmt: skip
 
     def _task_failed(self, name: str, error: BaseException | None) -> None:

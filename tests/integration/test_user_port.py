@@ -24,7 +24,7 @@ from services.common.access import Access
 from services.common.config import TLS, UserPort
 from services.common.grpc import GrpcServer, channel
 from services.common.kube import reviews as kube_reviews
-from services.common.reviews import Reviews
+from services.common.recheck import Recheck
 from tests.integration.work_fleet import HOST, FakeCluster, FakeFleet
 from tests.integration.work_rig import Rig, for_configmaps, rig
 from tests.integration.work_rig import Worker as BareWorker
@@ -257,7 +257,7 @@ async def _services_port(certificates: Certificates, server: GrpcServer, service
     (lambda host: host.tokens.update(good={"username": "eve"}), Code.UNAUTHENTICATED, "another user's"),
 ], ids=["token", "right", "user"])  # fmt: skip
 async def test_a_stream_of_work_ends_with_its_rights(certificates: Certificates, change: Any, code: Code, text: str) -> None:
-    async with serving(certificates, reviews=Reviews(0.1, 60)) as (it, chan, host):
+    async with serving(certificates, recheck=Recheck(0.1, 60)) as (it, chan, host):
         worker = BareWorker(rpc.ReconcilerServiceStub(chan), for_configmaps(), "good")
         await worker.next("registered")
         seen = len(host.reviews)
@@ -271,7 +271,7 @@ async def test_a_stream_of_work_ends_with_its_rights(certificates: Certificates,
 
 @pytest.mark.usefixtures("asked_each_time")
 async def test_every_stream_for_users_ends_with_its_rights(certificates: Certificates) -> None:
-    async with serving(certificates, reviews=Reviews(0.1, 60)) as (_, chan, host):
+    async with serving(certificates, recheck=Recheck(0.1, 60)) as (_, chan, host):
         call = rpc.QueueServiceStub(chan).WatchQueues(pb.WatchQueuesRequest(interval=Duration(seconds=60)), metadata=who("good"))
         assert await call.read() is not grpc.aio.EOF
         host.allow = lambda spec: False
@@ -282,8 +282,8 @@ async def test_every_stream_for_users_ends_with_its_rights(certificates: Certifi
 @pytest.mark.usefixtures("asked_each_time")
 async def test_a_host_that_is_away_ends_no_stream_for_a_while(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kube_reviews, "TIMEOUT", 0.05)
-    reviews = Reviews(0.05, 3600)
-    async with serving(certificates, reviews=reviews) as (_, chan, host):
+    recheck = Recheck(0.05, 3600)
+    async with serving(certificates, recheck=recheck) as (_, chan, host):
         worker = BareWorker(rpc.ReconcilerServiceStub(chan), for_configmaps(), "good")
         await worker.next("registered")
         host.hangs = True
@@ -292,7 +292,7 @@ async def test_a_host_that_is_away_ends_no_stream_for_a_while(certificates: Cert
         host.hangs = False
         seen = len(host.reviews)
         await eventually(lambda: len(host.reviews) >= seen + 3)
-        object.__setattr__(reviews, "patience", 0.2)
+        object.__setattr__(recheck, "patience", 0.2)
         host.hangs = True
         error = await worker.refused()
         assert error.code() is Code.UNAVAILABLE and "nobody could say" in (error.details() or "")
@@ -312,7 +312,7 @@ async def test_the_sdk_comes_back_with_a_renewed_token(certificates: Certificate
 
     token = tmp_path / "token"
     token.write_text("good")
-    async with serving(certificates, reviews=Reviews(0.1, 60), lease=10) as (it, _, host):
+    async with serving(certificates, recheck=Recheck(0.1, 60), lease=10) as (it, _, host):
         settings = {
             "front": "https://127.0.0.1:1", "token_file": str(token), "reconciler": it.server.users_bound, "tls_ca": str(certificates.ca),
         }  # fmt: skip

@@ -19,7 +19,7 @@ from services.common.config import TLS, convert
 from services.common.fleet import FleetListener, Member
 from services.common.grpc import GrpcServer, channel
 from services.common.kube.reviews import User
-from services.common.reviews import Reviews
+from services.common.recheck import Recheck
 from services.reconciler.config import ReconcilerConfig
 from services.reconciler.work.peer_servicer import PeerServicer
 from services.reconciler.work.queues import QueueServicer
@@ -109,7 +109,7 @@ class Rig:
 @asynccontextmanager
 async def rig(
     *names: str, lease: int = 1, clusters: FakeFleet | None = None, replica: str = "r1", tls: TLS | None = None,
-    reviews: Reviews | None = None, socket: str = "", **config: Any,
+    recheck: Recheck | None = None, socket: str = "", **config: Any,
 ) -> AsyncIterator[Rig]:  # fmt: skip
     """A rig with these members; earlier leases are not waited for. With `clusters` it is over those, one of several.
 
@@ -124,7 +124,7 @@ async def rig(
     failures: list[str] = []
     settings = convert(ReconcilerConfig, {"leaseSeconds": lease, **config})
     server = GrpcServer(
-        "127.0.0.1:0", tls, users=settings.user_port(), reviews=reviews or Reviews(),
+        "127.0.0.1:0", tls, users=settings.user_port(), recheck=recheck or Recheck(),
         access=Access(local=User(settings.local.user, tuple(settings.local.groups))),
     )  # fmt: skip
     work = WorkService(settings, replica, lambda name, error: failures.append(f"{name}: {error!r}"), server)

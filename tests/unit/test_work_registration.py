@@ -13,7 +13,7 @@ import pytest
 from reclock.reconciler.v1 import reconciler_pb2 as pb
 from reclock.reconciler.v1 import reconciler_pb2_grpc as rpc
 from services.common.access import by_certificate
-from services.common.reviews import Reviews
+from services.common.recheck import Recheck
 from services.reconciler.work.register import decode
 from services.reconciler.work.spec import BadRegister
 from tests.integration.work_rig import Worker, for_configmaps, rig, violations
@@ -176,7 +176,7 @@ async def test_names_of_the_built_in_controllers_are_their_own() -> None:
 
 
 async def test_who_ends_others_work_or_keeps_leaving_clusters_may_lead() -> None:
-    async with rig("east", reviews=Reviews(0.1, 60)) as it:
+    async with rig("east", recheck=Recheck(0.1, 60)) as it:
         host = it.clusters.clusters[""]
         host.tokens.update(ada={"username": "ada"}, bob={"username": "bob"})
         leads = {"bob"}

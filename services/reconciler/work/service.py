@@ -42,7 +42,7 @@ class WorkService:
         self._etcd: Etcd | None = None
         self._replicas: Replicas | None = None
         self._fellows: Fellows | None = None
-        self.parts = Parts(float(config.lease_seconds), grpc.access, grpc.reviews)
+        self.parts = Parts(float(config.lease_seconds), grpc.access, grpc.recheck)
         grpc.guard.fellow = lambda context: self.parts.peers is not None and self.parts.peers.is_peer(context)
 
     def begin(self, host: KubeClient, fleet: FleetWatcher, bound: Callable[[], str] = str) -> Hub:

@@ -16,7 +16,7 @@ from services.common.errors import StatusError, forbidden, unauthorized
 from services.common.grpc import abort, abort_bad_request, abort_status
 from services.common.kube.client import KubeClient
 from services.common.kube.reviews import User
-from services.common.reviews import Reviews
+from services.common.recheck import Recheck
 from services.reconciler.work.desk import LocalDesk
 from services.reconciler.work.handout import duration
 from services.reconciler.work.hub import Hub
@@ -44,7 +44,7 @@ class Parts:
 
     lease: float
     access: Access = field(default_factory=Access)
-    reviews: Reviews = field(default_factory=Reviews)
+    recheck: Recheck = field(default_factory=Recheck)
     hub: Hub | None = None
     peers: Peers | None = None
     sessions: set[Session] = field(default_factory=set)
@@ -76,7 +76,7 @@ class WorkServicer(rpc.ReconcilerServiceServicer):
         orderly = False
         reader = asyncio.create_task(self._read(session, requests), name=f"work/read {session.worker.name}")
         try:
-            async with self._parts.reviews.hold(context, lambda: self._still_authorised(session, context)):
+            async with self._parts.recheck.hold(context, lambda: self._still_authorised(session, context)):
                 yield registered
                 while (message := await session.next()) is not None:
                     yield message

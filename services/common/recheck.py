@@ -22,7 +22,7 @@ RECANCEL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reviews:
+class Recheck:
     """How often, and how long an answer holds while the host cannot be asked. In seconds."""
 
     every: float = 60.0
@@ -46,7 +46,7 @@ class Reviews:
                 task.cancel()
                 await asyncio.sleep(RECANCEL)
 
-        watcher = asyncio.create_task(watch(), name="reviews")
+        watcher = asyncio.create_task(watch(), name="recheck")
         try:
             yield
         except asyncio.CancelledError:
