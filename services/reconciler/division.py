@@ -18,6 +18,9 @@ Grants = dict[str, dict[str, int]]
 """ReplicaSet name -> cluster -> replicas."""
 
 
+ONE_BY_ONE = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One ReplicaSet: what the host asks for, what was granted, and what the members were seen to have."""
@@ -85,8 +88,8 @@ class _Division:
     def unavailable(self, part: Part, cluster: str) -> int:
         return max(0, self.grants[part.name].get(cluster, 0) - part.available.get(cluster, 0))
 
-    def take(self, part: Part, cluster: str) -> None:
-        left = self.grants[part.name][cluster] - 1
+    def take(self, part: Part, cluster: str, number: int = 1) -> None:
+        left = self.grants[part.name][cluster] - number
         if left:
             self.grants[part.name][cluster] = left
         else:
@@ -96,11 +99,15 @@ class _Division:
         """Take what the host object no longer asks for."""
         for part in self.parts:
             grant = self.grants[part.name]
-            for _ in range(sum(self.staying(part).values()) - part.desired):
+            surplus = sum(self.staying(part).values()) - part.desired
+            while surplus > 0:
                 # Pods that are not available go first, as Kubernetes' own controller does: a Deployment
                 # counts on it when it removes the unhealthy pods of an old ReplicaSet.
-                self.take(part, max(self.staying(part), key=lambda c, p=part, g=grant: (  # type: ignore[misc]
-                    self.unavailable(p, c) > 0, self.above(c), g[c], c)))
+                cluster = max(self.staying(part), key=lambda c, p=part, g=grant: (  # type: ignore[misc]
+                    self.unavailable(p, c) > 0, self.above(c), g[c], c))
+                number = min(_at_once(surplus, len(grant)), self.unavailable(part, cluster) or grant[cluster])
+                self.take(part, cluster, number)
+                surplus -= number
 
     def release(self) -> None:
         """Of what is where it does not belong keep only what is available, and still missing elsewhere."""
@@ -128,14 +135,14 @@ class _Division:
         budget = self.limits.budget - sum(self.short(part) for part in self.parts)
         for part in self.parts:
             for cluster in sorted(self.staying(part)):
-                while self.misplaced(cluster) and self.grants[part.name].get(cluster):
-                    if self.unavailable(part, cluster):
-                        self.take(part, cluster)
-                    elif budget > 0:
-                        budget -= 1
-                        self.take(part, cluster)
-                    else:
-                        break
+                if not self.misplaced(cluster):
+                    continue
+                off = min(int(self.above(cluster)), self.grants[part.name][cluster])
+                idle = min(off, self.unavailable(part, cluster))
+                paid = min(off - idle, max(0, budget))
+                budget -= paid
+                if idle + paid:
+                    self.take(part, cluster, idle + paid)
 
     def short(self, part: Part) -> int:
         """Replicas of the part that are not available anywhere."""
@@ -164,12 +171,27 @@ class _Division:
                 if self.limits.total is not None and total >= self.limits.total:
                     return
                 cluster = min(open_, key=lambda c, g=grant: (self.above(c), g.get(c, 0), c))  # type: ignore[misc]
+                number = _at_once(part.desired - granted, len(open_))
+                if self.limits.total is not None:
+                    number = min(number, self.limits.total - total)
                 # Free where pods of an earlier, larger grant were seen: they are simply kept.
-                cost = 1 if grant.get(cluster, 0) >= seen.get(cluster, 0) else 0
-                if cost and (mine >= part.desired or everything >= self.size):
+                free = seen.get(cluster, 0) - grant.get(cluster, 0)
+                room = free if free > 0 else min(part.desired - mine, self.size - everything)
+                if room <= 0:
                     break
-                grant[cluster] = grant.get(cluster, 0) + 1
-                granted, total, mine, everything = granted + 1, total + 1, mine + cost, everything + cost
+                number = min(number, room)
+                cost = 0 if free > 0 else number
+                grant[cluster] = grant.get(cluster, 0) + number
+                granted, total, mine, everything = granted + number, total + number, mine + cost, everything + cost
+
+
+def _at_once(left: int, clusters: int) -> int:
+    """Of so many replicas that are left to give or take: how many in one step.
+
+    Only the last thousands one by one: they even out what larger steps left uneven. A billion (a mistyped `kubectl
+    scale`) one by one would stop everything else for hours.
+    """
+    return max(1, (left - ONE_BY_ONE) // (4 * clusters))
 
 
 def duplicate(parts: Sequence[Part], shares: Mapping[str, int], limits: Limits | None = None) -> Grants:

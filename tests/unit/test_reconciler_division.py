@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.reconciler import division
 from services.reconciler.division import Limits, Part, divide, duplicate
 
 EVEN = {"east": 2, "west": 2}
@@ -182,3 +184,27 @@ def test_settles(found: list[Part], shares: dict[str, int]) -> None:
         raise AssertionError(f"does not settle: {current}")
     if sum(shares.values()):
         assert all(sum(current[p.name].values()) == p.desired for p in found)
+
+
+def test_a_mistyped_scale_is_given_and_taken_back_at_once() -> None:
+    """Replica by replica the reconciler would stand still for hours, for everybody."""
+    most = 2**31 - 1
+    shares = {"east": most - 1_000_000_000, "west": 1_000_000_000}
+    up = divide([Part("a", most)], shares, Limits(total=most))
+    assert up == {"a": shares}
+    assert divide([whole("a", 4, up["a"])], EVEN) == {"a": {"east": 2, "west": 2}}
+    idle = Part("a", most, {"east": most}, {"east": most}, {"east": 5})
+    moved = divide([idle], shares)["a"]["east"]
+    assert moved == shares["east"]
+
+
+@given(parts, counts, st.integers(0, 3), st.integers(0, 30))
+def test_large_steps_end_where_small_ones_do(found: list[Part], shares: dict[str, int], budget: int, total: int) -> None:
+    limits = Limits(total=total, budget=budget)
+    with pytest.MonkeyPatch.context() as patch:
+        small = divide(found, shares, limits)
+        patch.setattr(division, "ONE_BY_ONE", 0)
+        large = divide(found, shares, limits)
+    assert {name: sum(split.values()) for name, split in large.items()} == {
+        name: sum(split.values()) for name, split in small.items()
+    }

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.scheduler import divide
 from services.scheduler.divide import BULK, grow, resize, shrink
 
 names = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -84,3 +85,18 @@ def test_large_growth_is_proportional() -> None:
     result = resize({}, {"a": 3, "b": 1}, 1_000_000)
     assert sum(result.values()) == 1_000_000
     assert abs(result["a"] - 750_000) <= BULK
+
+
+@given(counts, votes_of, st.integers(0, 200))
+def test_shrinking_at_once_takes_the_same_seats(current: dict[str, int], votes: dict[str, int], seats: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one = shrink(current, votes, seats)
+        patch.setattr(divide, "BULK", 0)
+        assert shrink(current, votes, seats) == one_by_one
+
+
+def test_a_mistyped_scale_is_taken_back_at_once() -> None:
+    """Seat by seat the manager's loop would stand still for a quarter of an hour, each time that somebody leads."""
+    huge = resize({}, {"a": 3, "b": 1, "c": 0}, 2**31 - 1)
+    assert resize(huge, {"a": 3, "b": 1}, 4) == {"a": 3, "b": 1}
+    assert shrink({**huge, "gone": 2**31 - 1}, {"a": 3, "b": 1}, 2**31 - 1) == huge
