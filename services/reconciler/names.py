@@ -65,5 +65,3 @@ NAMESPACE = "namespace"
 ON_MEMBERS: dict[str, Resource] = {**COPIED, **DEPENDENCIES, NAMESPACE: NAMESPACES}
 """What is followed on members, by origin label."""
 ON_HOST: dict[str, Resource] = {**ON_MEMBERS, "deployment": DEPLOYMENTS, "workload": WORKLOADS}
-KIND_OF: dict[str, str] = {resource.kind: kind for kind, resource in ON_HOST.items()}
-"""`ReplicaSet` -> `replicaset`."""

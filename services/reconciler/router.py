@@ -9,10 +9,10 @@ from services.reconciler.controllers.context import Context
 from services.reconciler.decide import EXCLUSIVE
 from services.reconciler.keys import Key
 from services.reconciler.member_cache import MemberCache
-from services.reconciler.names import COPIED, HOST, KIND_OF, NAMESPACE, Obj
+from services.reconciler.names import COPIED, HOST, NAMESPACE, Obj
 from services.reconciler.objects import deleting, name_of, replicas, uid, workload_name
 from services.reconciler.owned import owners_of
-from services.reconciler.workload_spec import KINDS, placed
+from services.reconciler.workload_spec import KINDS, owner_kind, placed
 
 DEPENDENCY_DELAY = 0.2
 """Seconds over which changes to one namespace's dependencies are gathered."""
@@ -89,8 +89,8 @@ class Router:
     def _workload(self, workload: Obj, old: Obj | None) -> None:
         namespace, name = name_of(workload)
         self.context.add_host("workload", namespace, name)
-        owner = workload["spec"]["owner"]
-        self.context.add_host(KIND_OF[owner["kind"]], namespace, owner["name"])
+        if kind := owner_kind(workload):
+            self.context.add_host(kind, namespace, workload["spec"]["owner"]["name"])
         before = set(placed(old) or ()) if old is not None else set()
         moved = before ^ set(placed(workload) or ())
         for kind, obj in self.world.copied_objects(workload):

@@ -19,6 +19,7 @@ KINDS = {
     "deployment": "Deployment", "replicaset": "ReplicaSet", "statefulset": "StatefulSet",
     "daemonset": "DaemonSet", "job": "Job",
 }  # fmt: skip
+_KIND_OF = {name: kind for kind, name in KINDS.items()}
 CONSTRAINTS = (
     "nodeSelector", "nodeName", "affinity", "tolerations", "priority", "priorityClassName",
     "topologySpreadConstraints", "runtimeClassName", "schedulerName", "hostNetwork",
@@ -79,6 +80,14 @@ def workload_spec(kind: str, owner: Mapping[str, Any]) -> dict[str, Any]:
         "atMostOnce": must_not_run_twice(kind, owner),
         "labels": dict(labels_of(owner)),
     }  # fmt: skip
+
+
+def owner_kind(workload: Mapping[str, Any]) -> str:
+    """Kind of the owner, as keys have it; "" for a Workload that somebody else submitted, of a kind that is not ours."""
+    owner = workload["spec"]["owner"]
+    kind = _KIND_OF.get(owner["kind"], "")
+    ours = owner.get("uid") and owner["apiVersion"].rpartition("/")[0] == API_VERSIONS.get(kind, "apps/v1").rpartition("/")[0]
+    return kind if ours else ""
 
 
 def new_workload(kind: str, owner: Mapping[str, Any]) -> Obj:

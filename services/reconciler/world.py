@@ -12,9 +12,9 @@ from services.reconciler.host_cache import HostCache
 from services.reconciler.keys import Key
 from services.reconciler.manifests import manifest
 from services.reconciler.member_cache import MemberCache
-from services.reconciler.names import KIND_OF, Obj
+from services.reconciler.names import Obj
 from services.reconciler.objects import controller, name_of, uid, workload_name
-from services.reconciler.workload_spec import placed
+from services.reconciler.workload_spec import owner_kind, placed
 
 CONFLICT, WAITING = "Conflict", "Waiting"
 
@@ -46,7 +46,7 @@ class World:
         if kind == "replicaset" and (reference := self.deployment_reference(obj)):
             kind, name, owner_uid = "deployment", reference["name"], reference["uid"]
         workload = self.host.get("workload", namespace, workload_name(kind, name))
-        if workload is None or workload["spec"]["owner"]["uid"] != owner_uid:
+        if workload is None or workload["spec"]["owner"].get("uid") != owner_uid:
             return None
         return workload
 
@@ -56,17 +56,17 @@ class World:
         return reference if reference is not None and reference["kind"] == "Deployment" else None
 
     def owner_of(self, workload: Mapping[str, Any]) -> tuple[str, Obj] | None:
-        """(kind, object) that a Workload stands for; None when it is gone, or another of its name."""
-        owner = workload["spec"]["owner"]
-        kind = KIND_OF[owner["kind"]]
+        """(kind, object) that a Workload stands for; None when it is gone, another of its name, or of no kind of ours."""
+        owner, kind = workload["spec"]["owner"], owner_kind(workload)
+        if not kind:
+            return None
         obj = self.host.get(kind, workload["metadata"]["namespace"], owner["name"])
         return (kind, obj) if obj is not None and uid(obj) == owner["uid"] else None
 
     def copied_objects(self, workload: Mapping[str, Any]) -> list[tuple[str, Obj]]:
         """The host objects that are copied for a Workload: the owner, or a Deployment's ReplicaSets."""
-        owner = workload["spec"]["owner"]
-        if owner["kind"] == "Deployment":
-            return [("replicaset", child) for child in self.host.children(owner["uid"])]
+        if owner_kind(workload) == "deployment":
+            return [("replicaset", child) for child in self.host.children(workload["spec"]["owner"]["uid"])]
         found = self.owner_of(workload)
         return [found] if found is not None else []
 

@@ -20,7 +20,13 @@ from services.reconciler.objects import (
     uid,
     workload_name,
 )
-from services.reconciler.workload_spec import KINDS, managed_elsewhere, new_workload, workload_spec
+from services.reconciler.workload_spec import (
+    KINDS,
+    managed_elsewhere,
+    new_workload,
+    owner_kind,
+    workload_spec,
+)
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +34,7 @@ Step = Callable[[Context, str, Obj], Awaitable[None]]
 DELETION_CHECK = 5.0
 """Seconds between looks at a deletion that waits; events usually come first."""
 READ_WAIT = 0.5
+NAME_CHECK = 30.0
 
 
 async def reconcile(context: Context, key: Key) -> None:
@@ -93,6 +100,10 @@ async def _ensure_workload(context: Context, kind: str, obj: Obj) -> None:
                 raise
             raise Again(READ_WAIT) from error
         return
+    if not owner_kind(workload):
+        message = f"Workload {workload_name(kind, name)} is not this object's and in its place: it is not placed"
+        context.events.say(obj, "NameTaken", message, warning=True)
+        raise Again(NAME_CHECK)
     if workload["spec"]["owner"]["uid"] != uid(obj):
         # Of an earlier owner of this name: its own reconcile removes it, and wakes this one.
         context.add_host("workload", namespace, workload_name(kind, name))

@@ -24,7 +24,7 @@ from services.reconciler.objects import (
     set_condition,
     uid,
 )  # fmt: skip
-from services.reconciler.workload_spec import placed, pod_count
+from services.reconciler.workload_spec import owner_kind, placed, pod_count
 from services.reconciler.world import CONFLICT, World
 
 ORDER = (CONFLICT, "Waiting", "Removing", "LeftBehind", "Suspended", "Applied")
@@ -43,6 +43,8 @@ async def reconcile(context: Context, key: Key) -> None:
     found = context.world.owner_of(workload)
     if deleting(workload):
         await _release(context, workload)
+    elif not owner_kind(workload):
+        return  # Somebody submitted it to the scheduler, and looks after what it stands for.
     elif found is None or _is_adopted(context.world, *found):
         await context.host.delete(WORKLOADS, key.namespace, key.name, uid=uid(workload))
     else:
