@@ -67,16 +67,20 @@ class ObjectPlacer:
                 members.append(member)
         verdicts.update(await self._judge(members, pod_sets, target))
         asked = totals(pod_sets)
-        ranked = sorted(members, key=lambda m: (-self._fleet.admissions[m.name].score(asked), m.name))
-        for member in ranked:
-            if verdicts[member.name].eligible and await self._hold(member, pod_sets, target):
-                return Pick(member.name, True, verdicts)
+        for admission in self._ranked(members, asked):
+            if verdicts[admission.cluster].eligible and await self._hold(admission, pod_sets, target):
+                return Pick(admission.cluster, True, verdicts)
         # It fits nowhere: what counts is where most room is, whatever is asked.
-        ranked.sort(key=lambda m: (-self._fleet.admissions[m.name].score((0, 0, 0)), m.name))
-        waiting = [m.name for m in ranked if verdicts[m.name].may_wait] or [
-            m.name for m in ranked if target.kind == "Pod" and verdicts[m.name].filter.startswith("Node")
+        ranked = [admission.cluster for admission in self._ranked(members, (0, 0, 0))]
+        waiting = [name for name in ranked if verdicts[name].may_wait] or [
+            name for name in ranked if target.kind == "Pod" and verdicts[name].filter.startswith("Node")
         ]
         return Pick(waiting[0] if waiting else None, False, verdicts)
+
+    def _ranked(self, members: Collection[MemberView], asked: tuple[int, int, int]) -> list[Admission]:
+        """Best score first; without those that have left the fleet while members were asked."""
+        known = (self._fleet.admissions.get(member.name) for member in members)
+        return sorted((a for a in known if a is not None), key=lambda a: (-a.score(asked), a.cluster))
 
     async def _judge(
         self, members: Collection[MemberView], pod_sets: PodSets, target: Target
@@ -121,7 +125,7 @@ class ObjectPlacer:
             raise
         return frozenset(item.get("kind") or "" for item in response.json().get("resources") or ())
 
-    async def _hold(self, member: MemberView, pod_sets: PodSets, target: Target) -> bool:
+    async def _hold(self, admission: Admission, pod_sets: PodSets, target: Target) -> bool:
         """Hold the Pod's room until it appears, so that a burst of creates does not overcommit."""
         if not pod_sets:
             return True
@@ -129,11 +133,10 @@ class ObjectPlacer:
         name = target.name or f"unnamed-{self._number}"
         owner = OwnerKey(target.namespace, "Pod", name)
         ask = Ask(f"pod/{target.namespace}/{name}", 0, owner, pod_sets)
-        admission: Admission = self._fleet.admissions[member.name]
         try:
             async with asyncio.timeout(LIMIT):
                 answer = await admission.reserve(ask, NAMED_TTL if target.name else UNNAMED_TTL)
         except (TimeoutError, StatusError) as error:
-            log.info("%s: no room held for pod %s/%s: %s", member.name, target.namespace, target.name, error)
+            log.info("%s: no room held for pod %s/%s: %s", admission.cluster, target.namespace, target.name, error)
             return False
         return answer.admitted or answer.verdict.filter not in (CAPACITY, "Worker")
