@@ -110,6 +110,10 @@ class Dispatcher:
                 return Outcome(None, verdicts)
         while True:
             shares = self._divide(workload, policy, wish, members, verdicts)
+            if sum(shares.values()) < workload.count:
+                text = f"policy {policy.name} gives it no weight"
+                verdicts.update({m.name: Verdict(m.name, "Weight", text) for m in members})
+                return Outcome(None, verdicts)
             refused = await self._reserve_shares(workload, wish, shares, verdicts)
             if not refused:
                 return Outcome(shares, verdicts)
