@@ -15,6 +15,8 @@ STATIC_WEIGHT, CAPACITY = "StaticWeight", "Capacity"
 ALL_AT_ONCE, SEQUENTIAL = "AllAtOnce", "Sequential"
 KEEP, DISCARD = "Keep", "Discard"
 FINISH, SUSPEND = "Finish", "Suspend"
+LONGEST = 315_360_000
+"""Seconds (ten years) that every time of a policy is cut to: beyond them there is no date, and no duration on the wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +123,22 @@ def parse(obj: Mapping[str, Any]) -> Policy:
         ),
         cluster_selector=spec.get("clusterSelector"),
         cluster_names=frozenset(spec.get("clusterNames") or ()),
-        tolerations=tuple(spec.get("tolerations") or ()),
+        tolerations=tuple(_toleration(item) for item in spec.get("tolerations") or ()),
         dispatcher=spec.get("dispatcher") or ALL_AT_ONCE,
-        worker_lost_timeout=spec.get("workerLostTimeout"),
-        pods_ready_timeout=spec.get("podsReadyTimeout"),
-        admit_timeout=spec.get("admitTimeout"),
+        worker_lost_timeout=_seconds(spec.get("workerLostTimeout")),
+        pods_ready_timeout=_seconds(spec.get("podsReadyTimeout")),
+        admit_timeout=_seconds(spec.get("admitTimeout")),
         move_volumes=spec.get("moveVolumes") or KEEP,
         drain_jobs=spec.get("drainJobs") or FINISH,
     )
+
+
+def _seconds(value: int | None) -> int | None:
+    return None if value is None else min(value, LONGEST)
+
+
+def _toleration(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return item if item.get("tolerationSeconds") is None else {**item, "tolerationSeconds": _seconds(item["tolerationSeconds"])}
 
 
 def _selector(item: Mapping[str, Any]) -> Selector:

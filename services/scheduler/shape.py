@@ -19,6 +19,46 @@ from services.scheduler.matching import Taint, node_terms_hold, untolerated
 Terms = tuple[Mapping[str, Any], ...]
 
 
+class _Expression(msgspec.Struct):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class _Term(msgspec.Struct, rename="camel"):
+    match_expressions: list[_Expression] | None = None
+    match_fields: list[_Expression] | None = None
+
+
+class _Terms(msgspec.Struct, rename="camel"):
+    node_selector_terms: list[_Term] | None = None
+
+
+class _NodeAffinity(msgspec.Struct, rename="camel"):
+    required_during_scheduling_ignored_during_execution: _Terms | None = None
+
+
+class _Affinity(msgspec.Struct, rename="camel"):
+    node_affinity: _NodeAffinity | None = None
+
+
+class _Toleration(msgspec.Struct):
+    key: str | None = None
+    operator: str | None = None
+    value: str | None = None
+    effect: str | None = None
+
+
+class _Rules(msgspec.Struct, rename="camel"):
+    """What `Shape` reads of a pod spec. The API server has checked a pod's, nobody those of a Workload or a manifest."""
+
+    node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: _Affinity | None = None
+    tolerations: list[_Toleration] | None = None
+    priority: int | None = None
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Shape:
     """One pod's requests (thousandths, `pods` included) and its node constraints."""
@@ -49,7 +89,10 @@ class Shape:
 
 
 def make_shape(requests: Mapping[str, int], constraints: Mapping[str, Any] | None = None) -> Shape:
-    """Build a shape from parsed requests and the pod spec fields that bear on placement."""
+    """Build a shape from parsed requests and the pod spec fields that bear on placement.
+
+    ValueError where these are not of the types that a pod spec has.
+    """
     amounts = {name: amount for name, amount in requests.items() if amount > 0}
     amounts[quantity.PODS] = quantity.MILLI
     ordered = tuple(sorted(amounts.items()))
@@ -60,6 +103,10 @@ def make_shape(requests: Mapping[str, int], constraints: Mapping[str, Any] | Non
 @lru_cache(maxsize=16384)
 def _intern(requests: tuple[tuple[str, int], ...], rules: bytes) -> Shape:
     """One object per distinct shape: caches compare keys, not structures."""
+    try:
+        msgspec.json.decode(rules, type=_Rules)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
     fields = msgspec.json.decode(rules)
     affinity = (fields.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")

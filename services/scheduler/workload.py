@@ -15,6 +15,8 @@ from services.scheduler.shape import Shape, make_shape
 
 WORKLOADS = Resource("reclock.dev", "v1alpha1", "workloads", "Workload")
 AT_MOST_ONCE_KINDS = ("StatefulSet",)
+MOST_PODS = 2**31 - 1
+"""A placement's replicas are int32, as those of every kind of Kubernetes."""
 SINGLE, DIVIDED, DUPLICATED = "Single", "Divided", "Duplicated"
 
 
@@ -191,6 +193,8 @@ def _pod_sets(spec: Mapping[str, Any]) -> tuple[tuple[PodSet, ...], str]:
             found.append(PodSet(item.get("name") or "main", max(int(item.get("count") or 0), 0), shape))
         except (ValueError, TypeError, AttributeError) as error:
             return (), f"podSet {item.get('name')!r}: {error}"
+    if (pods := sum(item.count for item in found)) > MOST_PODS:
+        return (), f"{pods} pods over all pod sets; allowed: {MOST_PODS}"
     return tuple(found), ""
 
 

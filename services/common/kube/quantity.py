@@ -11,6 +11,8 @@ from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
 
 MILLI = 1000
+LARGEST = Decimal(2**63 - 1)
+"""What is larger counts as this, as in Kubernetes."""
 PODS = "pods"
 
 _SUFFIXES: dict[str, Decimal] = {
@@ -25,14 +27,22 @@ _PATTERN = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+)|([numkMGTPE
 
 @lru_cache(maxsize=65536)
 def parse(text: str | int | float) -> int:
-    """Return a quantity in thousandths, rounded up as Kubernetes does; ValueError when it is none."""
+    """Return a quantity in thousandths, rounded up and capped as Kubernetes does; ValueError when it is none."""
     match = _PATTERN.match(str(text).strip())
     if match is None:
         raise ValueError(f"{text!r} is no Kubernetes quantity")
     number, exponent, suffix = match.groups()
     value = Decimal(number)
-    value = value.scaleb(int(exponent)) if exponent else value * _SUFFIXES[suffix or ""]
-    return int((value * MILLI).to_integral_value(rounding=ROUND_CEILING))
+    value = _scaled(value, int(exponent)) if exponent else value * _SUFFIXES[suffix or ""]
+    return int((max(min(value, LARGEST), -LARGEST) * MILLI).to_integral_value(rounding=ROUND_CEILING))
+
+
+def _scaled(number: Decimal, exponent: int) -> Decimal:
+    """number·10^exponent, never written out with a million digits."""
+    size = number.adjusted() + exponent
+    if not number or abs(size) <= 20:
+        return number.scaleb(exponent) if number else number
+    return (LARGEST if size > 0 else Decimal("1e-20")).copy_sign(number)
 
 
 def parse_all(amounts: Mapping[str, str | int | float] | None) -> dict[str, int]:
