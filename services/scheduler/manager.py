@@ -26,13 +26,13 @@ from services.scheduler.engine import Engine, age_order
 from services.scheduler.events import EventWriter
 from services.scheduler.fleet import Fleet
 from services.scheduler.heartbeats import Heartbeats
-from services.scheduler.holds import CALL_LIMIT, placed_ask
 from services.scheduler.leader import Leader
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.members import Members
 from services.scheduler.objects import ObjectPlacer
 from services.scheduler.placement_api import PlacementServicer, WatchHub
 from services.scheduler.policy import Policy
+from services.scheduler.resync import Resync
 from services.scheduler.store import HostStore
 from services.scheduler.workload import DUPLICATED, Key, Workload
 from services.scheduler.workqueue import WorkQueue
@@ -92,7 +92,7 @@ class Manager(Service[SchedulerConfig]):
         self._members = Members(
             self._fleet, self._clock, workers=config.workers, tls=config.tls, ttl=config.reservation_ttl,
             deadline=config.admit_timeout, on_change=self._member_changed, on_state=self._capacity_changed,
-            resync=self._resync, heartbeats=self._heartbeats, fleet_id=lambda: self._id,
+            resync=lambda cluster: self._resync.tell(cluster), heartbeats=self._heartbeats, fleet_id=lambda: self._id,
         )  # fmt: skip
         self._events = EventWriter(self._host)
         self._engine = Engine(
@@ -100,6 +100,9 @@ class Manager(Service[SchedulerConfig]):
             timeouts=Timeouts(config.admit_timeout, config.worker_lost_timeout, config.pods_ready_timeout),
             remaining=self._remaining,
         )  # fmt: skip
+        self._resync = Resync(
+            self._engine, lambda: self._leading and self._remaining() > 0, changed=self._member_changed
+        )
         self._objects = ObjectPlacer(self._fleet)
         self._watcher = FleetWatcher(
             config.discovery_address, config.tls, user_agent="reclock-scheduler", with_leaving=True,
@@ -274,10 +277,10 @@ class Manager(Service[SchedulerConfig]):
             await self._heartbeats.lead(tasks)
             for cluster, admission in list(self._fleet.admissions.items()):
                 if admission.immediate:
-                    await self._resync(cluster)
+                    await self._resync.tell(cluster)
                 else:
                     # A worker knows what an earlier leader told it; one that hangs must not keep the others waiting.
-                    tasks.spawn(self._resync(cluster), f"resync {cluster}")
+                    tasks.spawn(self._resync.until_told(cluster), f"resync {cluster}")
             for number in range(self.config.concurrency):
                 tasks.spawn(self._work(self._queue), f"worker {number}")
             self._enqueue_all()
@@ -289,28 +292,6 @@ class Manager(Service[SchedulerConfig]):
             # Steps in hand end by themselves; what they write late is refused by compare-and-swap.
             await tasks.wait(STEP_LIMIT)
             await tasks.close()
-
-    async def _resync(self, cluster: str) -> None:
-        """Tell a member everything that is placed there."""
-        admission = self._fleet.admissions.get(cluster)
-        if not self._leading or admission is None or not self._remaining():
-            return
-        self._engine.holds.forget_confirmed(cluster)
-        asks = []
-        for workload in self._engine.placed_on(cluster):
-            if workload.placement is not None:
-                replicas = workload.placement.clusters[cluster]
-                asks.append(placed_ask(workload, workload.placement.attempt, replicas))
-                self._engine.holds.note_placed(workload, workload.placement, cluster)
-        try:
-            async with asyncio.timeout(CALL_LIMIT):
-                await admission.resync(asks)
-        except (TimeoutError, StatusError) as error:
-            # It is told again when its worker is reached.
-            self._engine.holds.forget_confirmed(cluster)
-            log.info("%s: it does not know yet what is placed there: %s", cluster, error)
-            return
-        self._member_changed(cluster)
 
     async def _work(self, queue: WorkQueue[Key]) -> None:
         while (key := await queue.get()) is not None:

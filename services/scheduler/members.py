@@ -38,13 +38,13 @@ class Members:
     """A FleetListener that keeps `Fleet` true. One task group per member: leaving is one cancellation.
 
     `on_change(cluster)` is called after every change of a member that bears on placement, `on_state(cluster, freed)` when its
-    capacity changed; `resync(cluster)` is awaited when a worker must be told what is placed.
+    capacity changed; `resync(cluster)` is awaited when a worker must be told what is placed; whether that is done.
     """
 
     def __init__(
         self, fleet: Fleet, clock: Clock, *, workers: Mapping[str, str], tls: TLS | None, ttl: float, deadline: float,
         on_change: Callable[[str], None], on_state: Callable[[str, bool], None],
-        resync: Callable[[str], Awaitable[None]], heartbeats: Heartbeats, fleet_id: Callable[[], str] = lambda: "",
+        resync: Callable[[str], Awaitable[bool]], heartbeats: Heartbeats, fleet_id: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         self.fleet = fleet
         self.local: dict[str, LocalAdmission] = {}

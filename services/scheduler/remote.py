@@ -33,14 +33,14 @@ class RemoteAdmission:
     """Admission by the worker beside `cluster`. `run` follows its state until cancelled.
 
     `on_state(cluster, freed)` is called when its totals changed, `on_connected(cluster)` is awaited after each
-    (re)connection: a worker that has restarted must be told what is placed.
+    (re)connection until it is True: a worker that has restarted must be told what is placed.
     """
 
     immediate = False
 
     def __init__(
         self, cluster: str, address: str, tls: TLS | None, *, ttl: float, deadline: float,
-        on_state: Callable[[str, bool], None], on_connected: Callable[[str], Awaitable[None]],
+        on_state: Callable[[str, bool], None], on_connected: Callable[[str], Awaitable[bool]],
         fleet_id: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         self.cluster, self.address = cluster, address
@@ -89,8 +89,7 @@ class RemoteAdmission:
                     return
                 backoff.reset()
                 if state.synced and not told:
-                    await self._on_connected(self.cluster)
-                    told = True
+                    told = await self._on_connected(self.cluster)
                 self._take(state)
         finally:
             call.cancel()

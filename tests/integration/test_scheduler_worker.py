@@ -75,9 +75,10 @@ class Far:
         )  # fmt: skip
         self.placed: list[Ask] = []
 
-    async def _connected(self, cluster: str) -> None:
+    async def _connected(self, cluster: str) -> bool:
         self.connected += 1
         await self.remote.resync(self.placed)
+        return True
 
 
 @asynccontextmanager

@@ -15,9 +15,9 @@ from services.scheduler.admission import LocalAdmission
 from services.scheduler.departures import Timeouts
 from services.scheduler.engine import Engine
 from services.scheduler.fleet import Fleet
-from services.scheduler.holds import placed_ask
 from services.scheduler.matching import Taint
 from services.scheduler.member import Answer, Ask, MemberState
+from services.scheduler.resync import Resync
 from services.scheduler.store import StaleError
 from services.scheduler.workload import Key, Workload, parse
 
@@ -255,13 +255,8 @@ class World:
 
     async def resync(self) -> None:
         """What the manager does when it starts to lead."""
-        for name, admission in self.fleet.admissions.items():
-            asks = []
-            for workload in self.engine.placed_on(name):
-                assert workload.placement is not None
-                asks.append(placed_ask(workload, workload.placement.attempt, workload.placement.clusters[name]))
-                self.engine.holds.note_placed(workload, workload.placement, name)
-            await admission.resync(asks)
+        for name in self.fleet.admissions:
+            assert await Resync(self.engine, lambda: True, lambda cluster: None).tell(name)
 
     def clusters(self, key: Key) -> dict[str, int] | None:
         found = self.store.get(key)

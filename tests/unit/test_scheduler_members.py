@@ -21,6 +21,7 @@ from services.scheduler.ledger import OwnerKey
 from services.scheduler.manager import Manager
 from services.scheduler.member import MemberState
 from services.scheduler.members import Members
+from services.scheduler.resync import Resync
 from services.scheduler.store import HostStore
 from services.scheduler.workload import parse
 
@@ -63,8 +64,8 @@ class Beats:
 
 
 def members(beats: Beats | None = None, **workers: str) -> Members:
-    async def resync(cluster: str) -> None:
-        pass
+    async def resync(cluster: str) -> bool:
+        return True
 
     return Members(
         Fleet(), FakeClock(), workers=workers, tls=None, ttl=30, deadline=1, on_change=lambda cluster: None,
@@ -172,7 +173,10 @@ async def test_a_new_leader_waits_for_no_worker_that_hangs() -> None:
     async def reconcile(key: Any) -> None:
         worked.set()
 
-    manager._engine = SimpleNamespace(reconcile=reconcile, placed_on=lambda cluster: [], holds=Holds(), waiting=set())
+    manager._engine = SimpleNamespace(
+        reconcile=reconcile, placed_on=lambda cluster: [], holds=Holds(), waiting=set(), fleet=manager._fleet
+    )
+    manager._resync = Resync(manager._engine, lambda: True, lambda cluster: None)
 
     async def hang(asks: Any) -> None:
         await asyncio.Event().wait()
