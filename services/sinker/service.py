@@ -123,13 +123,14 @@ class SinkerService(Service[SinkerConfig]):
         if sink is None:
             await self._end_worker(name)
             return None
+        if sink["metadata"].get("deletionTimestamp"):
+            return await self._end(sink, Spec.named(sink))
         try:
             spec = Spec.of(sink)
         except StatusError as error:
+            await self._end_worker(name)  # what it said before would be written over this
             await self._write(name, _refusal(sink, error.message))
             return None
-        if sink["metadata"].get("deletionTimestamp"):
-            return await self._end(sink, spec)
         if FINALIZER not in (sink["metadata"].get("finalizers") or ()):
             await self._set_finalizers(sink, [*(sink["metadata"].get("finalizers") or ()), FINALIZER])
         running = self._running.get(name)
@@ -226,8 +227,7 @@ class SinkerService(Service[SinkerConfig]):
 
 def _refusal(sink: Object, message: str) -> Object:
     """A status that says why nothing is done."""
-    metadata = sink["metadata"]
-    spec = Spec(metadata["name"], metadata["uid"], int(metadata.get("generation") or 0), SINKS)
+    spec = Spec.named(sink)
     tally = Tally(spec, list((sink.get("status") or {}).get("conditions") or ()))
     tally.refuse(message)
     return {"conditions": tally.status()["conditions"], "observedGeneration": spec.generation}

@@ -218,7 +218,12 @@ class Sink:
     async def empty(self) -> list[str]:
         """The Sink goes: remove all copies; the clusters that could not be asked, with the reason."""
         left = []
-        for name in ["", *self._fleets.infos]:
+        # Asked, not remembered: a process that has just started knows of no cluster yet.
+        clusters = await self._fleets.host.host.list("reclock.dev/v1alpha1/clusters")
+        for name, obj in [("", {}), *((one["metadata"]["name"], one) for one in clusters)]:
+            if (obj.get("status") or {}).get("leavingSince"):
+                left.append(f"{name}: it is leaving, and they go with it")
+                continue
             client = self._fleets.cluster(name)
             try:
                 copies = {key_of(one): one for one in await client.list(self.spec.resource, labels=self._ours)}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reclock import Object, Resource
+from services.common.errors import bad_request
 from services.common.kube.labels import LabelSelector, parse_labels
 
 SINKS = Resource("reclock.dev", "v1alpha1", "sinks")
+NAME_MAX = 63
 _TERMS = {"In": "{key} in ({values})", "NotIn": "{key} notin ({values})", "Exists": "{key}", "DoesNotExist": "!{key}"}
 
 
@@ -37,12 +39,20 @@ class Spec:
     create_namespaces: bool = True
 
     @classmethod
-    def of(cls, sink: Object) -> Spec:
-        """Decode. StatusError, in Kubernetes' words, for a selector that is none."""
+    def named(cls, sink: Object) -> Spec:
+        """Whose copies, and of which type: all that it takes to say something of a Sink, or to remove what it made."""
         metadata, spec = sink["metadata"], sink["spec"]
-        return cls(
-            name=metadata["name"], uid=metadata["uid"], generation=int(metadata.get("generation") or 0),
-            resource=Resource(spec.get("group") or "", spec["version"], spec["resource"]),
+        resource = Resource(spec.get("group") or "", spec["version"], spec["resource"])
+        return cls(metadata["name"], metadata["uid"], int(metadata.get("generation") or 0), resource)
+
+    @classmethod
+    def of(cls, sink: Object) -> Spec:
+        """Decode. StatusError, in Kubernetes' words, for a selector that is none, or a name that no label can have."""
+        spec = sink["spec"]
+        if len(sink["metadata"]["name"]) > NAME_MAX:
+            raise bad_request(f"copies are labelled with the Sink's name: it may have {NAME_MAX} characters at most")
+        return replace(
+            cls.named(sink),
             source=spec.get("from") or "", objects=parse_labels(selector_text(spec.get("selector"))),
             namespaces=tuple(spec.get("namespaces") or ()), clusters=parse_labels(selector_text(spec.get("clusters"))),
             include_host=bool(spec.get("includeHost")), create_namespaces=bool(spec.get("createNamespaces", True)),

@@ -180,34 +180,80 @@ async def test_nothing_is_deleted_for_not_knowing() -> None:
         assert it.fleet["west"].get(CM, "a", "n") is not None
 
 
+@asynccontextmanager
+async def at_work(world: World) -> AsyncIterator[SinkerService]:
+    """The service, with a Sink `s` that has made its copy in `east`."""
+    world.fleet.host.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
+    world.fleet.host.put(configmap("a", k="1"))
+    kubeconfig = world.fleet.kubeconfig
+    service = SinkerService(SinkerConfig(front_kubeconfig="x", reconciler_address=world.service.address, http_address=""))
+    await service.start_with(kubeconfig, kubeconfig)
+    try:
+        await world.service.worker("sinker")
+        world.fleet.host.put(a_sink(), resource=SINKS)
+        assert (await world.reconcile("", "", "s", controller="sinker")).ok
+        await world.service.worker("sink-s")
+        assert (await world.reconcile("", "", "east", controller="sink-s", source="cluster")).ok
+        await until(lambda: status(world).get("copies") == 1)
+        yield service
+    finally:
+        await service.stop_intake()
+        await service.tasks.close()
+        await service.close()
+
+
+def status(world: World) -> dict[str, Any]:
+    return (world.fleet.host.get(SINKS, "s") or {}).get("status") or {}
+
+
 async def test_the_service_runs_sinks_reports_and_empties_the_fleet_at_the_end() -> None:
-    async with World(clusters=["east"]) as world:
-        world.fleet.host.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
-        world.fleet.host.put(configmap("a", k="1"))
-        kubeconfig = world.fleet.kubeconfig
-        service = SinkerService(SinkerConfig(front_kubeconfig="x", reconciler_address=world.service.address, http_address=""))
-        await service.start_with(kubeconfig, kubeconfig)
-        try:
-            await world.service.worker("sinker")
-            world.fleet.host.put(a_sink(), resource=SINKS)
-            assert (await world.reconcile("", "", "s", controller="sinker")).ok
-            stored = world.fleet.host.get(SINKS, "s")
-            assert stored is not None and stored["metadata"]["finalizers"] == [FINALIZER]
-            await world.service.worker("sink-s")
-            assert (await world.reconcile("", "", "east", controller="sink-s", source="cluster")).ok
-            await until(lambda: ((world.fleet.host.get(SINKS, "s") or {}).get("status") or {}).get("copies") == 1)
-            world.fleet["east"].broken = 503
-            world.fleet.host.delete(SINKS, "s")
-            waits = await world.reconcile("", "", "s", controller="sinker")
-            assert waits.requeue_after and world.fleet.host.get(SINKS, "s") is not None
-            world.fleet["east"].broken = 0
-            assert (await world.reconcile("", "", "s", controller="sinker")).ok
-            assert world.fleet.host.get(SINKS, "s") is None and world.fleet["east"].list(CM) == []
-            assert world.fleet.host.get(CM, "a", "n") is not None
-        finally:
-            await service.stop_intake()
-            await service.tasks.close()
-            await service.close()
+    async with World(clusters=["east"]) as world, at_work(world):
+        stored = world.fleet.host.get(SINKS, "s")
+        assert stored is not None and stored["metadata"]["finalizers"] == [FINALIZER]
+        world.fleet["east"].broken = 503
+        world.fleet.host.delete(SINKS, "s")
+        waits = await world.reconcile("", "", "s", controller="sinker")
+        assert waits.requeue_after and world.fleet.host.get(SINKS, "s") is not None
+        world.fleet["east"].broken = 0
+        assert (await world.reconcile("", "", "s", controller="sinker")).ok
+        assert world.fleet.host.get(SINKS, "s") is None and world.fleet["east"].list(CM) == []
+        assert world.fleet.host.get(CM, "a", "n") is not None
+
+
+async def test_a_sink_that_became_bad_says_so_and_can_be_deleted() -> None:
+    async with World(clusters=["east"]) as world, at_work(world) as service:
+        stored = world.fleet.host.get(SINKS, "s")
+        assert stored is not None
+        bad = {**stored, "spec": {**stored["spec"], "clusters": {"matchLabels": {"a b": "c"}}}}
+        bad["metadata"] = {**stored["metadata"], "generation": 2}
+        world.fleet.host.put(bad, resource=SINKS)
+        assert (await world.reconcile("", "", "s", controller="sinker")).ok
+        synced = next(one for one in status(world)["conditions"] if one["type"] == "Synced")
+        assert synced["reason"] == "Refused" and service._running == {}, "nobody writes over that"
+        assert len(world.fleet["east"].list(CM)) == 1
+        world.fleet.host.delete(SINKS, "s")
+        assert (await world.reconcile("", "", "s", controller="sinker")).ok
+        assert world.fleet.host.get(SINKS, "s") is None and world.fleet["east"].list(CM) == []
+
+
+async def test_a_process_that_has_just_started_lets_no_sink_go_before_its_copies() -> None:
+    async with World(clusters=["east"]) as world, at_work(world) as service:
+        world.fleet.host.delete(SINKS, "s")
+        service.fleets.infos.clear()  # its watch of the clusters has not begun
+        assert (await world.reconcile("", "", "s", controller="sinker")).ok
+        assert world.fleet.host.get(SINKS, "s") is None and world.fleet["east"].list(CM) == []
+
+
+async def test_a_sink_stays_for_a_cluster_that_leaves_with_its_copies() -> None:
+    """The reconciler removes them there, by the types that Sinks name: one that is gone names none."""
+    async with World(clusters=["east"]) as world, at_work(world):
+        cluster = world.fleet.host.get("reclock.dev/v1alpha1/clusters", "east")
+        assert cluster is not None
+        leaving = {**cluster, "status": {**(cluster.get("status") or {}), "leavingSince": "2026-01-01T00:00:00Z"}}
+        world.fleet.host.put(leaving, resource="reclock.dev/v1alpha1/clusters")
+        world.fleet.host.delete(SINKS, "s")
+        assert (await world.reconcile("", "", "s", controller="sinker")).requeue_after
+        assert world.fleet.host.get(SINKS, "s") is not None
 
 
 def test_a_copy_has_nothing_of_its_cluster() -> None:
@@ -231,3 +277,5 @@ def test_bad_settings_and_selectors_are_refused_in_words() -> None:
     assert plain(SinkerConfig(front_kubeconfig="x"))
     with pytest.raises(StatusError):
         Spec.of(a_sink(selector={"matchLabels": {"a b": "c"}}))
+    with pytest.raises(StatusError, match="63 characters"):
+        Spec.of(a_sink("s" * 64))
