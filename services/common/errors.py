@@ -131,10 +131,30 @@ class StatusError(Exception):
 
 
 class MemberUnreachable(StatusError):
-    """The cluster did not answer as a Kubernetes apiserver: refused, timed out, TLS failed, or garbage."""
+    """The cluster did not answer as a Kubernetes apiserver: refused, timed out, TLS failed, or garbage.
 
-    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+    `unsent`: there was no connection, so it has not seen the request.
+    """
+
+    def __init__(self, message: str, *, retry_after: int = 1, unsent: bool = False) -> None:
         super().__init__(503, "ServiceUnavailable", message, retry_after=retry_after)
+        self.unsent = unsent
+
+    @property
+    def passing(self) -> bool:
+        """May the same request be sent again by itself, and is that likely to help?"""
+        return self.unsent
+
+
+class MemberAway(MemberUnreachable):
+    """The cluster is known not to answer: it was not asked."""
+
+    def __init__(self, message: str, *, retry_after: int = 10) -> None:
+        super().__init__(message, retry_after=retry_after, unsent=True)
+
+    @property
+    def passing(self) -> bool:
+        return False
 
 
 def decode_status(body: bytes) -> dict[str, Any] | None:
@@ -255,13 +275,13 @@ def from_client_error(error: BaseException, what: str) -> StatusError:
     if isinstance(error, StatusError):
         return error
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return MemberUnreachable(f"{what}: its certificate is not trusted: {certificate_reason(error)}")
+        return MemberUnreachable(f"{what}: its certificate is not trusted: {certificate_reason(error)}", unsent=True)
     if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
-        return MemberUnreachable(f"{what}: TLS failed: {reason_of(error)}")
+        return MemberUnreachable(f"{what}: TLS failed: {reason_of(error)}", unsent=isinstance(error, aiohttp.ClientConnectorError))
     if isinstance(error, asyncio.TimeoutError):
         return MemberUnreachable(f"{what}: no answer in time")
     if isinstance(error, aiohttp.ClientConnectorError | ConnectionRefusedError):
-        return MemberUnreachable(f"{what}: cannot connect: {reason_of(error)}")
+        return MemberUnreachable(f"{what}: cannot connect: {reason_of(error)}", unsent=True)
     if isinstance(error, aiohttp.ClientError | OSError | EOFError):
         return MemberUnreachable(f"{what}: the connection broke: {reason_of(error)}")
     return internal(f"{what}: {type(error).__name__}")

@@ -80,7 +80,7 @@ class OneMember:
     # Clock and ResourceClock: (get is of the clock here, reads are below)
     def clock(self) -> Any:
         resources = {
-            key: SimpleNamespace(shown=self._shown, snapshot=self._snapshot, aggregated=one)
+            key: SimpleNamespace(shown=self._shown, snapshot=self._snapshot, aggregated=one, members={})
             for key, one in self.aggregated.items()
         }
         return SimpleNamespace(get=lambda group, name: resources.get((group, name)))

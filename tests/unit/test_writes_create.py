@@ -34,11 +34,9 @@ def lost() -> MemberUnreachable:
     return MemberUnreachable("cluster east: no answer in time")
 
 
-def not_connected() -> MemberUnreachable:
-    error = MemberUnreachable("cluster east: cannot connect")
+def not_connected() -> StatusError:
     key: Any = None
-    error.__cause__ = aiohttp.ClientConnectorError(key, OSError(111, "refused"))
-    return error
+    return errors.from_client_error(aiohttp.ClientConnectorError(key, OSError(111, "refused")), "cluster east")
 
 
 ROUTED = {"reclock.dev/routed": "fleet"}
@@ -68,7 +66,7 @@ async def test_lost_answer_keeps_the_claim(world: World, error: StatusError) -> 
     assert world.clock.claims[0].left, "a retry that comes at once must get it"
 
 
-@pytest.mark.parametrize("error", [not_connected(), errors.invalid("no"), errors.too_many_requests("later")])
+@pytest.mark.parametrize("error", [not_connected(), errors.MemberAway("cluster east cannot be reached"), errors.invalid("no"), errors.too_many_requests("later")])
 async def test_known_outcome_releases_the_claim(world: World, error: StatusError) -> None:
     world.east.answers[POST] = error
     await refused(lambda: post(world))

@@ -48,6 +48,9 @@ class FakeCluster(ObjectApi):
     def label(self) -> str:
         return self.name
 
+    async def look(self) -> StatusError | None:
+        return None  # it answers, whatever is known of it
+
     def sent(self, method: str, path: str = "") -> list[Any]:
         """Bodies of the requests so far."""
         return [body for m, p, body in self.asked if m == method and p.startswith(path)]

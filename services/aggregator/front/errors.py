@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 import uuid
+from email.utils import formatdate
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from services.aggregator.reads.negotiate import JSON_TYPE, PROTOBUF_TYPE, prefers_protobuf
-from services.common.errors import StatusError, internal, request_too_large, timeout
+from services.common.errors import MemberUnreachable, StatusError, internal, request_too_large, timeout
 from services.common.kube import status_pb
 
 log = logging.getLogger(__name__)
@@ -22,11 +24,19 @@ def response(error: StatusError, accept: str = "") -> web.Response:
     protobuf = prefers_protobuf(accept)
     headers = {"Content-Type": PROTOBUF_TYPE if protobuf else JSON_TYPE, "Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
     if error.retry_after is not None:
-        headers["Retry-After"] = str(error.retry_after)
+        headers["Retry-After"] = retry_after(error, error.retry_after)
     if error.code == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="kubernetes-master"'
     body = status_pb.encode(error.to_dict()) if protobuf else error.body() + b"\n"
     return web.Response(status=error.code, body=body, headers=headers)
+
+
+def retry_after(error: StatusError, seconds: int) -> str:
+    """The header's value. client-go repeats a request by itself, ten times, where it reads seconds; a date it leaves to
+    people and to other clients: for a cluster that is away, or that may have done what was asked, that is the right one."""
+    if isinstance(error, MemberUnreachable) and not error.passing:
+        return formatdate(time.time() + seconds, usegmt=True)
+    return str(seconds)
 
 
 def from_exception(error: BaseException, what: str) -> StatusError:

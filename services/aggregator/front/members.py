@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from services.aggregator.away import require_answering, require_member
 from services.aggregator.front.authz import Attributes, Authorizer, attributes_of
 from services.aggregator.front.identity import member_headers
 from services.aggregator.front.relay import encoded_target
 from services.aggregator.front.server import FrontRequest
 from services.aggregator.front.tunnel import path_with_query, tunnel
 from services.aggregator.types import HOST, Aggregated, Call, RequestInfo
-from services.common.errors import MemberUnreachable, StatusError, not_found, unavailable
+from services.common.errors import StatusError, not_found, unavailable
 from services.common.fleet import FleetWatcher
 from services.common.kube.client import KubeClient
 
@@ -48,15 +49,18 @@ class Members:
             "reconciler's workerLostTimeout is over (15 minutes unless it is set); next step: --wait=false"
         )
 
-    def client(self, cluster: str) -> KubeClient:
-        """The client of a cluster by name; 404 for a member that is not in the fleet."""
+    async def _pass(
+        self, call: Call, cluster: str, path_qs: str, identity: dict[str, str] | None = None
+    ) -> web.StreamResponse:
+        """To a cluster by name; 404 for a member that is not in the fleet, 503 at once for one that is away."""
         if cluster == HOST:
-            return self._host
+            return await tunnel(call, self._host, path_qs, identity)
         self.require_fleet()
         member = self._fleet.members.get(cluster)
         if member is None:
             raise not_found("clusters", cluster, "reclock.dev")
-        return member.client
+        await require_member(member)
+        return await tunnel(call, member.client, path_qs, identity, away=lambda: not member.reachable)
 
     async def direct(self, call: Call) -> web.StreamResponse:
         """Serve `/clusters/<name>/…`: authorised on the host as the verb on `clusters/proxy` of that name.
@@ -77,7 +81,7 @@ class Members:
         if head != ["clusters", cluster]:
             # An encoded slash: what was authorised is not what would be sent.
             raise not_found("clusters", cluster, "reclock.dev")
-        return await tunnel(call, self.client(cluster), path_with_query("/" + "/".join(inner), query))
+        return await self._pass(call, cluster, path_with_query("/" + "/".join(inner), query))
 
     def node_cluster(self, info: RequestInfo) -> str | None:
         """The member whose node's heartbeat a request reads, or None: `kubectl describe node` asks for that Lease.
@@ -97,11 +101,11 @@ class Members:
         await self._authorizer.require(call.user, attributes_of(call.info))
         nodes = self._clock.get("", "nodes")
         if nodes is None:
-            raise MemberUnreachable("nodes are not followed any more")
+            raise unavailable("nodes are not followed any more")
         identity = member_headers(call, nodes.aggregated)
         request = call.request
         assert isinstance(request, FrontRequest)
-        return await tunnel(call, self.client(cluster), path_with_query(*encoded_target(request)), identity)
+        return await self._pass(call, cluster, path_with_query(*encoded_target(request)), identity)
 
     async def object_tunnel(self, call: Call, aggregated: Aggregated) -> web.StreamResponse:
         """Pass a log, exec, attach, portforward or proxy request on to the member that holds the object."""
@@ -111,14 +115,14 @@ class Members:
         request = call.request
         assert isinstance(request, FrontRequest)
         path, query = encoded_target(request)
-        return await tunnel(call, self.client(cluster), path_with_query(path, query), identity)
+        return await self._pass(call, cluster, path_with_query(path, query), identity)
 
     async def _cluster_of(self, call: Call, aggregated: Aggregated) -> str:
         info = call.info
         name = object_name(info.name) if info.subresource == "proxy" else info.name
         resource = self._clock.get(aggregated.group, aggregated.resource)
         if resource is None:
-            raise MemberUnreachable(f"{aggregated.key} is not followed yet")
+            raise unavailable(f"{aggregated.key} are not followed yet")
         marker = resource.shown(info.namespace, name)
         if marker is None:
             # Whoever was told of the object was told from a log: one read of the log's end is enough to know it.
@@ -126,6 +130,8 @@ class Members:
             marker = resource.shown(info.namespace, name)
         if marker is None:
             raise not_found(info.resource, name, info.group)
+        if (state := resource.members.get(marker.cluster)) is not None:
+            await require_answering(state)
         return str(marker.cluster)
 
 

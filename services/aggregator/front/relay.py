@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import cast
 
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+from services.aggregator.away import WhileAnswering
 from services.aggregator.front.limits import read_body
 from services.aggregator.front.server import MAX_BODY, FrontRequest
 from services.aggregator.front.tokens import without_token
@@ -66,21 +67,23 @@ async def relay(
     identity: Mapping[str, str] | None = None,
     silence: float | None = None,
     proxied: bool = False,
+    away: Callable[[], bool] = lambda: False,
 ) -> web.StreamResponse:
     """Send the request to `path` of a cluster, as `identity` (impersonation headers), and stream the answer.
 
     Status, headers and bytes stay as they are. Raises MemberUnreachable while nothing has been sent, also after
-    `silence` seconds without a byte; `proxied`: a pod's own server answers, and may say 401 for itself. Later the connection is broken off, which is how HTTP shows an answer cut short.
+    `silence` seconds without a byte; `proxied`: a pod's own server answers, and may say 401 for itself; `away`: is the cluster known not to answer? Later the connection is broken off, which is how HTTP shows an answer cut short.
     """
     headers = request_headers(request, identity)
     if client.shape.namespace and request.method == "GET" and is_document(path):
         return await _document(client, path, query, headers)
     body = await request_body(request)
     # No limit on the whole: watches and logs last; the cluster ends what should end.
-    async with client.stream(
+    async with WhileAnswering(client, away, request.method) as wait, client.stream(
         request.method, path, query=query, body=body, headers=headers, raw=True, check=False, sock_read=silence,
         renew=not proxied,
     ) as upstream:
+        wait.answered()
         if upstream.status == 401 and not (proxied and await _is_foreign(upstream)):
             raise own_credentials_refused(client)
         return await send_back(request, upstream)

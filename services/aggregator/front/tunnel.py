@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 from prometheus_client import Counter, Gauge
@@ -53,11 +53,12 @@ class TakenOver(web.StreamResponse):
 
 
 async def tunnel(
-    call: Call, client: KubeClient, path_qs: str, identity: Mapping[str, str] | None = None
-) -> web.StreamResponse:
+    call: Call, client: KubeClient, path_qs: str, identity: Mapping[str, str] | None = None,
+    away: Callable[[], bool] = lambda: False,
+) -> web.StreamResponse:  # fmt: skip
     """Pass the call's request on to `path_qs` of a cluster and answer with what comes.
 
-    `identity`: impersonation headers. Raises StatusError while the client has not been answered.
+    `identity`: impersonation headers; `away`: is the cluster known not to answer? Raises StatusError while the client has not been answered.
     """
     request = call.request
     assert isinstance(request, FrontRequest)
@@ -67,7 +68,7 @@ async def tunnel(
     lasts = call.info.verb == "watch" or call.info.subresource in TUNNELS
     return await relay(
         request, client, path, query, identity=identity, silence=None if lasts else SILENCE,
-        proxied=call.info.subresource == "proxy",
+        proxied=call.info.subresource == "proxy", away=away,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
+from services.aggregator.away import require_answering
 from services.aggregator.reads.codec import AnyMeta, codec_of, names_of, version_of
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
@@ -114,7 +115,7 @@ class Getter:
             if marker is None:
                 raise not_found(aggregated.resource, name, aggregated.group)
             cluster, uid = marker.cluster, marker.uid
-            client = self._client(clock, cluster)
+            client = await self._client(clock, cluster)
             answer = await self._ask(call, aggregated, client, cluster, form, include, sub)
             if barrier is not None:
                 await barrier
@@ -158,10 +159,11 @@ class Getter:
         if await clock.pulse.until(gone, SETTLE) is None:
             raise unavailable(f"cluster {cluster}: its events lag behind, try again")
 
-    def _client(self, clock: ResourceClock, cluster: str) -> KubeClient:
+    async def _client(self, clock: ResourceClock, cluster: str) -> KubeClient:
         member = clock.members.get(cluster)
         if member is None:
             raise unavailable(f"cluster {cluster} is leaving the fleet, try again")
+        await require_answering(member)
         return member.client
 
     async def _ask(

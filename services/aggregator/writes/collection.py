@@ -15,7 +15,7 @@ from services.aggregator.reads.codec import AnyMeta, codec_of, items_of
 from services.aggregator.reads.envelopes import whole_list
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import join, raw, split
-from services.aggregator.writes.context import MEMBER_TIMEOUT, SETTLE, WriteContext
+from services.aggregator.writes.context import SETTLE, WriteContext
 from services.aggregator.writes.delete import is_dry, read_options
 from services.aggregator.writes.send import head_of, query, respond, send, show_item
 from services.aggregator.writes.target import clock_of, member_path
@@ -23,7 +23,6 @@ from services.common import errors
 from services.common.errors import StatusError
 from services.common.kube.client import Response
 
-AWAY_TIMEOUT = 3.0  # for a member that did not answer discovery's last probes: it may be back
 AT_ONCE = 8  # single deletions under way on one member
 OF_LISTS = ("labelSelector", "fieldSelector")
 
@@ -73,11 +72,9 @@ async def _delete_on(
     else:
         path = member_path(call, call.info.namespace)
         asked = _query(context, call, cluster)
-        timeout = AWAY_TIMEOUT if state.state == "Unreachable" else MEMBER_TIMEOUT
         answer = await send(
-            context, call, clock.aggregated, state.client, "DELETE", path, body, timeout=timeout, asked=asked,
-            many=True,
-        )  # fmt: skip
+            context, call, clock.aggregated, state.client, "DELETE", path, body, asked=asked, many=True
+        )
         items = _items(answer.body)
     if not is_dry(call, body):
         for _, meta in items:

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import grpc
 from aiohttp import web
 
@@ -220,7 +219,7 @@ def is_settled(new: New, claim: Claim, error: StatusError) -> bool:
         )
     if not new.sent or error.code < 500:
         return True  # nothing was sent, or the member has said no
-    return isinstance(error.__cause__, aiohttp.ClientConnectorError)  # not connected: not sent
+    return isinstance(error, errors.MemberUnreachable) and error.unsent
 
 
 async def _pick(context: WriteContext, new: New, clock: ResourceClock) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from aiohttp import web
 
 from _fastpath.splice import SpliceError
+from services.aggregator.away import WhileAnswering, require_answering
 from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.reads.codec import PROTOBUF, AnyMeta, codec_of, names_of
 from services.aggregator.reads.negotiate import JSON_TYPE, PROTOBUF_TYPE
@@ -45,7 +46,6 @@ async def send(
     path: str,
     body: bytes | None,
     content_type: str = "application/json",
-    timeout: float = MEMBER_TIMEOUT,
     asked: list[tuple[str, str]] | None = None,
     many: bool = False,
 ) -> Response:
@@ -57,9 +57,14 @@ async def send(
     if agent := call.request.headers.get("User-Agent"):
         headers["User-Agent"] = agent  # members name field managers after it
     call.audit["cluster"] = client.name
-    return await client.request(
-        method, path, query=query(call) if asked is None else asked, body=body, headers=headers, timeout=timeout
-    )
+    clock = context.clock.get(aggregated.group, aggregated.resource)
+    state = clock.members.get(client.name) if clock is not None else None
+    if state is not None:
+        await require_answering(state)
+    async with WhileAnswering(client, lambda: state is not None and state.state == "Unreachable", method):
+        return await client.request(
+            method, path, query=query(call) if asked is None else asked, body=body, headers=headers, timeout=MEMBER_TIMEOUT
+        )
 
 
 def respond(call: Call, answer: Response, body: bytes) -> web.Response:

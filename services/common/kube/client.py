@@ -26,6 +26,7 @@ from services.common import telemetry
 from services.common.errors import MemberUnreachable, StatusError, from_client_error
 from services.common.kube import kubeconfig as kc
 from services.common.kube.credentials import Credentials, CredentialsError
+from services.common.kube.look import Look
 from services.common.kube.objects import (
     APPLY_PATCH,
     JSON,
@@ -46,7 +47,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 Kubeconfig = bytes | Mapping[str, Any] | Path
-CONNECT_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 6.0
 MAX_OBJECT = 8 << 20
 """Longest object that is taken from a cluster: an API server takes 3 MiB from its clients, etcd 1.5."""
 MAX_ANSWER = 128 << 20
@@ -80,6 +81,10 @@ class KubeClient(ObjectApi):
         self._said = ""
         self._use(credentials)
         self._transport = Transport(credentials.tls)
+        self.looking_at = f"{self.label}: GET /version"
+        """What `look` calls itself in errors."""
+        self.look = Look(lambda: self.request("GET", "/version", timeout=CONNECT_TIMEOUT, check=False), self.looking_at)
+        """Does it answer now?"""
 
     def _use(self, credentials: Credentials) -> None:
         self._credentials = credentials
@@ -127,6 +132,7 @@ class KubeClient(ObjectApi):
         self._closed = True
         if self._renewing is not None:
             self._renewing.cancel()
+        self.look.close()
         await self._transport.close()
 
     def _renewal(self, *, refused: str | None = None) -> asyncio.Task[None]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from services.common.kube.credentials import Credentials
 from services.common.kube.transport import make_socket
 
-TIMEOUT = 15.0
+TIMEOUT = 6.0
 MAX_ANSWER = 16 * 1024
 BUFFER = 256 * 1024
 
