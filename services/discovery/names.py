@@ -21,6 +21,12 @@ def is_label(key: str, value: str = "") -> bool:
     return _LABEL_KEY.fullmatch(key) is not None and _LABEL_VALUE.fullmatch(value) is not None
 
 
+def bad_label(labels: Mapping[str, str]) -> str:
+    """Say which of the labels Kubernetes does not take; "" when it takes them all."""
+    bad = next((f"{key}={value}" for key, value in labels.items() if not is_label(key, value)), None)
+    return f"label {bad[:150]!r} is none that Kubernetes allows" if bad is not None else ""
+
+
 def is_dns_label(name: str) -> bool:
     """Whether `name` is a DNS label (RFC 1123), as names of clusters are."""
     return _LABEL.fullmatch(name) is not None

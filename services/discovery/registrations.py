@@ -16,9 +16,11 @@ import msgspec
 
 from services.common.errors import StatusError, unavailable
 from services.common.kube.client import KubeClient
+from services.common.kube.kubeconfig import KubeconfigError
 from services.common.kube.resource import NAMESPACES, SECRETS
 from services.common.tasks import Backoff
-from services.discovery.providers.base import Problem, Publish, Reading, found
+from services.discovery.names import bad_label, is_dns_label
+from services.discovery.providers.base import Problem, Publish, Reading, embedded, found
 from services.discovery.state import State, registration
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,13 @@ NAMESPACE, SECRET = "reclock-system", "registered-clusters"
 ID = "static#registered"
 HOST_WAIT = 5.0
 """Seconds that the Secret is waited for before the state file's registrations are taken."""
+
+
+class Registration(msgspec.Struct):
+    """What is kept of one."""
+
+    kubeconfig: dict[str, Any]
+    labels: dict[str, str] = {}
 
 
 class Registrations:
@@ -39,7 +48,7 @@ class Registrations:
         self.id = ID
         self._host = host
         self._save = save
-        self.known: dict[str, dict[str, Any]] = dict(state.registrations)
+        self.known = readable(state.registrations, "the state file")
         self.unsaved = state.unsaved
         self._loaded = host is None
         self._changed = asyncio.Event()
@@ -97,13 +106,13 @@ class Registrations:
             if error.code == 404:
                 return {}
             raise
-        known: dict[str, dict[str, Any]] = {}
+        entries: dict[str, Any] = {}
         for name, value in (secret.get("data") or {}).items():
             try:
-                known[name] = msgspec.json.decode(base64.b64decode(value))
+                entries[name] = msgspec.json.decode(base64.b64decode(value))
             except (msgspec.DecodeError, ValueError):
-                log.error("Secret %s/%s: key %s holds no registration; left out", NAMESPACE, SECRET, name)
-        return known
+                entries[name] = None
+        return readable(entries, f"Secret {NAMESPACE}/{SECRET}")
 
     async def _write_secret(self) -> None:
         assert self._host is not None
@@ -155,3 +164,19 @@ class Registrations:
             self.known, self.unsaved = before, unsaved
             raise unavailable(f"the registration cannot be kept: {reason}")
         self._changed.set()
+
+
+def readable(entries: Mapping[str, Any], where: str) -> dict[str, dict[str, Any]]:
+    """Those that are registrations, as `put` makes them; somebody may have edited what they are kept in."""
+    known: dict[str, dict[str, Any]] = {}
+    for name, entry in entries.items():
+        try:
+            if not is_dns_label(name):
+                raise ValueError("its name is no DNS label")
+            kept = msgspec.convert(entry, Registration)
+            if problem := bad_label(kept.labels):
+                raise ValueError(problem)
+            known[name] = registration(embedded(msgspec.json.encode(kept.kubeconfig)), kept.labels)
+        except (KubeconfigError, msgspec.ValidationError, ValueError) as error:
+            log.error("%s: %s holds no registration (%s); left out", where, name, error)
+    return known

@@ -167,6 +167,8 @@ async def test_register_and_deregister() -> None:
         running.durable = True
         await expect(grpc.StatusCode.ALREADY_EXISTS, register("east", good), "belongs to files")
         await expect(grpc.StatusCode.INVALID_ARGUMENT, register("No_Label", good), "DNS label")
+        odd = pb.RegisterClusterRequest(name="south", kubeconfig=good, labels={"a b": "c"})
+        await expect(grpc.StatusCode.INVALID_ARGUMENT, stub.RegisterCluster(odd), "'a b=c' is none that Kubernetes allows")
         for bad, text in (
             (b"", "empty"), (b"a: [", "no YAML"), (b"x" * (2 << 20), "1 MiB"),
             (msgspec.json.encode(kubeconfig("x", {"server": "https://n"}, {"exec": {"command": "rm"}})), "exec"),
@@ -178,6 +180,18 @@ async def test_register_and_deregister() -> None:
         await eventually(lambda: "north" not in running.registry.records)
         gone = stub.DeregisterCluster(pb.DeregisterClusterRequest(name="north"))
         await expect(grpc.StatusCode.NOT_FOUND, gone, "north")
+
+
+async def test_what_is_kept_of_registrations_may_have_been_edited() -> None:
+    """What is none is left out: it ended the provider, and discovery with it, at each start."""
+    good = {"kubeconfig": kubeconfig("x", {"server": "https://north:1"}, {"token": "t"}), "labels": {"a": "b"}}
+    entries = {
+        "north": good, "empty": {}, "list": [], "number": 5, "No_Label": good, "odd": {**good, "labels": {"a b": "c"}},
+        "none": {"kubeconfig": {}}, "exec": {"kubeconfig": kubeconfig("x", {"server": "https://n"}, {"exec": {"command": "rm"}})},
+    }  # fmt: skip
+    kept = Registrations(None, State(registrations=entries), Discovery.save)  # type: ignore[arg-type]
+    assert list(kept.known) == ["north"]
+    assert [one.name for one in kept._reading().clusters] == ["north"]
 
 
 async def test_forget_is_for_lost_clusters() -> None:

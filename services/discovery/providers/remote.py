@@ -18,7 +18,7 @@ from services.common.grpc import channel
 from services.common.kube.kubeconfig import KubeconfigError
 from services.common.tasks import Backoff
 from services.discovery.config import RemoteProvider
-from services.discovery.names import is_dns_label, is_label
+from services.discovery.names import bad_label, is_dns_label
 from services.discovery.providers.base import Problem, Publish, Reading, embedded, found, unread
 
 log = logging.getLogger(__name__)
@@ -170,11 +170,10 @@ def entry_of(sent: Any, digest: bytes, before: Entry) -> Entry:
         problem = f"name {cut(sent.name, 80)!r}; allowed: a DNS label (a-z, 0-9, -, at most 63 characters)"
         return Entry(digest, problem=problem)
     labels = dict(sent.labels)
-    bad = next((f"{key}={value}" for key, value in labels.items() if not is_label(key, value)), None)
     try:
         kubeconfig = embedded(bytes(sent.kubeconfig))
     except KubeconfigError as error:
         return replace(before, sent=digest, problem=f"kubeconfig {error}")
-    if bad is not None:
-        return Entry(digest, kubeconfig, before.labels, f"label {cut(bad, 150)!r} is none that Kubernetes allows")
+    if problem := bad_label(labels):
+        return Entry(digest, kubeconfig, before.labels, problem)
     return Entry(digest, kubeconfig, labels)
