@@ -14,6 +14,7 @@ import yaml
 from deploy.local import commands
 from deploy.local.binaries import etcd_version
 from deploy.local.commands import LOOPBACK
+from deploy.local.follow import follow
 from deploy.local.kubeconfig import Access
 from deploy.local.layout import Layout
 from deploy.local.manifests import install
@@ -76,6 +77,7 @@ class Services:
         self._ports = ports
         self._state = layout.state("reclock")
         self.processes: dict[str, Process] = {}
+        self._following: asyncio.Task[None] | None = None
         self.aggregators = ["aggregator", *(f"aggregator-{number}" for number in range(2, aggregators + 1))]
         self.front_ports = {
             name: ports.take(FRONT_PORT if usual_ports and name == "aggregator" else 0) for name in self.aggregators
@@ -125,11 +127,17 @@ class Services:
         if last is not None:
             await last.start()
             await last.wait_ready(timeout)
+            if self._keep_alive:
+                front = self.processes[self.aggregators[0]]
+                self._following = asyncio.create_task(follow(front, last), name=f"follow {front.name}")
         for number, name in enumerate(self.aggregators, start=1):
             self.front_access(aggregator=name).write(self._layout.front_kubeconfig(number))
 
     async def stop(self, grace: float = _STOP_SECONDS) -> None:
         """Ends the services in order (each gets `grace` seconds), their etcd last."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait({self._following})
         everything = dict(self.processes)
         etcds = [everything.pop(name) for name in self.etcds]
         if (last := everything.pop(FRONT_CONTROLLER_MANAGER, None)) is not None:
