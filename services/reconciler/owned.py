@@ -63,7 +63,8 @@ class OwnedObjects:
     def apply(self, resources: Iterable[Resource]) -> None:
         """Follow exactly these resources."""
         wanted = {resource.key: resource for resource in resources}
-        for key in [key for key in self.informers if key not in wanted]:
+        # In another version it is another source: the old one may be served no longer.
+        for key in [key for key, informer in self.informers.items() if wanted.get(key) != informer.resource]:
             self._running.pop(key).cancel()
             del self.informers[key]
         for key, resource in wanted.items():

@@ -213,9 +213,20 @@ class Hub:
 
     async def engaged(self, member: Member) -> None:
         """See FleetListener."""
+        self._take_over(member)
         self.want()
         if member.leaving_since is None:
             self._tell(ADDED, cluster_object(member), None)
+
+    def _take_over(self, member: Member) -> None:
+        """A cluster that was gone and back before the ownership had looked: the client that it is read with is closed."""
+        engaged = self.engaged_here.get(member.name)
+        if engaged is None or engaged.client is member.client:
+            return
+        engaged.client, engaged.incarnation = member.client, member.uid
+        for controller in self.controllers.values():
+            controller.disengage(member.name, pb.CANCEL_REASON_CLUSTER_LEFT)
+            self._select(controller, member.name)
 
     async def updated(self, member: Member, old: Member) -> None:
         """See FleetListener. Another incarnation is another cluster under the same name."""

@@ -296,10 +296,10 @@ class Replicas:
     async def _release(self, cluster: str) -> None:
         """Move a cluster in order: what runs may end, nothing new is handed out."""
         idle = await self._owner.release(cluster, RELEASE_LIMIT)
+        self._releasing.discard(cluster)
         if cluster not in self._fences:
             return
         self._owner.lost(cluster)
-        self._releasing.discard(cluster)
         await self._leave(cluster, self._fences.pop(cluster), clean=idle)
 
     async def _leave(self, cluster: str, fence: int, *, clean: bool) -> None:
