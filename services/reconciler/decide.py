@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from services.reconciler.job_status import failed_base, finished
+from services.reconciler.job_status import base_of, failed_base, finished
 from services.reconciler.manifests import manifest
 from services.reconciler.member_cache import MemberCache
-from services.reconciler.names import DIGEST, FAILED_BASE, FENCED, Obj
+from services.reconciler.names import DIGEST, FENCED, Obj
 from services.reconciler.objects import (
     annotations_of,
     condition,
@@ -140,7 +140,7 @@ def _whole(
 
 
 def _job(world: World, obj: Obj, copy: Obj | None, *, suspend: bool) -> Obj:
-    base = int(annotations_of(copy).get(FAILED_BASE) or 0) if copy is not None else failed_base(obj)
+    base = base_of(copy) if copy is not None else failed_base(obj)
     return manifest("job", obj, world.fleet_id, suspend=suspend, failed_base=base)
 
 
@@ -164,10 +164,9 @@ def _rests(job: Obj, copy: Obj, workload: Mapping[str, Any]) -> bool:
 def _told(job: Obj, copy: Obj) -> bool:
     """Whether what the copy came to is in the host's status: nobody can ask it once it is gone."""
     shown, current = job.get("status") or {}, copy.get("status") or {}
-    base = int(annotations_of(copy).get(FAILED_BASE) or 0)
     return (
         not finished(copy)
-        and count(shown, "failed") >= base + count(current, "failed")
+        and count(shown, "failed") >= base_of(copy) + count(current, "failed")
         and count(shown, "succeeded") >= count(current, "succeeded")
     )
 

@@ -18,6 +18,8 @@ Conditions = list[dict[str, Any]]
 
 ENDS = {"Complete": "SuccessCriteriaMet", "Failed": "FailureTarget"}
 """Terminal condition -> the condition that must stand beside it."""
+COUNTER_DIGITS = 9
+"""What is longer is no int32."""
 NOT_RUNNING = ("active", "ready", "terminating")
 
 
@@ -34,6 +36,12 @@ def finished(job: Mapping[str, Any]) -> str:
 def failed_base(host: Mapping[str, Any]) -> int:
     """Pods that failed in attempts before the one that starts now."""
     return count(host.get("status") or {}, "failed")
+
+
+def base_of(copy: Mapping[str, Any]) -> int:
+    """Pods that had failed in attempts before this copy's; 0 where somebody made its annotation unreadable."""
+    text = annotations_of(copy).get(FAILED_BASE) or "0"
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= COUNTER_DIGITS else 0
 
 
 def without_copy(host: Mapping[str, Any]) -> Status:
@@ -71,8 +79,7 @@ def from_copy(host: Mapping[str, Any], copy: Mapping[str, Any]) -> Status:
     new: Status = dict(copy.get("status") or {})
     conditions = _conditions(list(old.get("conditions") or []), list(new.get("conditions") or []))
     _start_time(host, old, new, conditions)
-    base = int(annotations_of(copy).get(FAILED_BASE) or 0)
-    new["failed"] = max(count(old, "failed"), base + count(new, "failed"))
+    new["failed"] = max(count(old, "failed"), base_of(copy) + count(new, "failed"))
     new["succeeded"] = _succeeded(host, old, new)
     end = next((kind for kind in ENDS if _holds(conditions, kind)), "")
     if end:

@@ -159,3 +159,10 @@ def test_suspended_without_a_copy_says_so_and_nothing_is_active() -> None:
     status = job_status.without_copy(job({"startTime": START, "active": 2, "ready": 1}, suspend=True))
     assert not {"active", "ready", "startTime"} & status.keys()
     assert status["conditions"][0]["type"] == "Suspended" and status["conditions"][0]["status"] == "True"
+
+
+@pytest.mark.parametrize(("text", "base"), [("3", 3), ("", 0), ("three", 0), ("-1", 0), ("²", 0), ("9" * 5000, 0)])
+def test_a_base_that_somebody_edited_stops_nothing(text: str, base: int) -> None:
+    copy = {"metadata": {"annotations": {"reclock.dev/failed-base": text}}, "status": {"failed": 1}}
+    assert job_status.base_of(copy) == base
+    assert job_status.from_copy(job({}), copy)["failed"] == base + 1
