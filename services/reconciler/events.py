@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 EVENTS_V1 = Resource("events.k8s.io", "v1", "events", "Event")
 WAITING_MAX = 1000
 SAID_MAX = 10_000
+NAME_MAX = 200
+"""Of an object's name in that of its event, which has a random part too and may have 253 characters."""
 
 
 class Recorder:
@@ -44,7 +46,7 @@ class Recorder:
         namespace = meta.get("namespace", "default")
         event = {
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"name": f"{meta['name']}.{uuid.uuid4().hex[:16]}", "namespace": namespace},
+            "metadata": {"name": f"{meta['name'][:NAME_MAX].rstrip('-.')}.{uuid.uuid4().hex[:16]}", "namespace": namespace},
             "regarding": {
                 "apiVersion": obj["apiVersion"], "kind": obj["kind"], "namespace": meta.get("namespace", ""),
                 "name": meta["name"], "uid": meta["uid"],

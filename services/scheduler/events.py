@@ -27,7 +27,7 @@ def event(involved: dict[str, Any], reason: str, message: str, instance: str, *,
     return {
         "apiVersion": "v1", "kind": "Event",
         "metadata": {
-            "name": f"{involved['name'][:200]}.{int(now.timestamp() * 1e6):x}", "namespace": involved["namespace"],
+            "name": f"{involved['name'][:200].rstrip('-.')}.{int(now.timestamp() * 1e6):x}", "namespace": involved["namespace"],
         },
         "involvedObject": involved, "reason": reason, "message": message[:1000],
         "type": "Normal" if good else "Warning", "action": "Place", "reportingComponent": CONTROLLER,
