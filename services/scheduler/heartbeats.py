@@ -22,6 +22,7 @@ from services.common.errors import StatusError
 from services.common.kube.client import KubeClient
 from services.common.kube.resource import LEASES
 from services.common.tasks import Tasks
+from services.scheduler import policy
 from services.scheduler.clock import Clock
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.store import Remaining, forever
@@ -37,6 +38,7 @@ SETTLED = 0.75
 """Part of the time-out after which a new leader needs no clock but its own."""
 SHORTEST, LONGEST_PERIOD = 0.5, 10.0
 CALL_LIMIT = 5.0
+LONGEST_SAID = float(policy.LONGEST)
 
 Send = Callable[[pb.HeartbeatRequest], Awaitable[pb.HeartbeatResponse]]
 Exceptions = Callable[[str], Mapping[OwnerKey, float]]
@@ -124,11 +126,19 @@ class Heartbeats:
         notes = lease["metadata"].get("annotations") or {}
         renewed = (lease.get("spec") or {}).get("renewTime")
         cluster = notes.get(CLUSTER, "")
-        if cluster and renewed:
-            self._known[cluster] = Known(
-                fences=notes.get(FENCES) == "true", renewed=datetime.fromisoformat(renewed.replace("Z", "+00:00")),
-                longest=float(notes.get(LONGEST) or 0), uid=notes.get(UID, ""), lease=lease,
-            )  # fmt: skip
+        if not cluster or not renewed:
+            return
+        try:
+            longest, moment = float(notes.get(LONGEST) or 0), datetime.fromisoformat(renewed.replace("Z", "+00:00"))
+            if not 0 <= longest <= LONGEST_SAID:
+                raise ValueError(f"{longest} s")
+        except ValueError as error:
+            # Nothing is known then: what must not run twice stays until the worker is heard again.
+            log.warning("%s: what its worker said before is unreadable in its Lease: %s", cluster, error)
+            return
+        self._known[cluster] = Known(
+            fences=notes.get(FENCES) == "true", renewed=moment, longest=longest, uid=notes.get(UID, ""), lease=lease
+        )
 
     def wait(self, cluster: str, limit: float) -> float | None:
         """Seconds until what must not run twice has been stopped on a lost member; None: that is not known to happen.

@@ -525,3 +525,16 @@ async def test_a_kept_contact_that_is_unreadable_counts_as_long_ago() -> None:
     again = Contact(api, "east", now=boot, boot="b")  # type: ignore[arg-type]
     await again.restore()
     assert again.is_due(DB)
+
+
+@pytest.mark.parametrize("longest", ["soon", "nan", "inf", "-1"])
+async def test_what_an_earlier_leader_wrote_may_be_unreadable(longest: str) -> None:
+    """It ended the manager, and the next one. Nothing is known then, so that nothing moves on the word of it."""
+    clock, host = FakeClock(), Api()
+    await Beats(host, clock).answer()
+    lease = host.objects[LEASES.key, "kube-system", "reclock-worker-east"]
+    lease["metadata"]["annotations"]["reclock.dev/longest-fence"] = longest
+    again, tasks = Beats(host, clock), Tasks("lead")
+    await again.made.lead(tasks)
+    await tasks.close()
+    assert again.made.wait("east", 900) is None
