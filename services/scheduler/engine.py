@@ -459,6 +459,10 @@ class Engine:
 
     # After a start, or when a worker is back.
 
+    def gone_keys(self) -> list[Key]:
+        """Keys that were known and are there no more: while another manager led, nobody looked at them here."""
+        return [key for key in self._uids if self.store.get(key) is None]
+
     def placed_on(self, cluster: str) -> list[Workload]:
         """Workloads whose stored placement names `cluster` and still counts there."""
         return [

@@ -186,6 +186,8 @@ class Manager(Service[SchedulerConfig]):
         if self._leading:
             for workload in self._store:
                 self._enqueue(workload)
+            for key in self._engine.gone_keys():
+                self._queue.add(key)
 
     def _member_changed(self, cluster: str) -> None:
         """Waiting workloads get a new chance, placed ones there may have to leave, leaving ones to stay after all."""

@@ -106,7 +106,7 @@ class HostStore:
             if error.code == 409:
                 await self._refresh(key)
                 raise StaleError(error.message) from error
-            if error.code == 404:
+            if _is_gone(error):
                 self._parsed.pop(key, None)
                 raise StaleError(error.message) from error
             raise
@@ -118,9 +118,14 @@ class HostStore:
         try:
             self._take(key, await self._client.get(WORKLOADS, key.namespace, key.name))
         except StatusError as error:
-            if error.code != 404:
+            if not _is_gone(error):
                 raise
             self._parsed.pop(key, None)
+
+
+def _is_gone(error: StatusError) -> bool:
+    """Whether the object is not there; a server that does not know its type (yet) names no object."""
+    return error.code == 404 and bool((error.details or {}).get("name"))
 
 
 def _number(version: str) -> int:

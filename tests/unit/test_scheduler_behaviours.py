@@ -390,3 +390,14 @@ async def test_behaviour_31_divided_by_capacity_and_drained(world: World) -> Non
     world.change("c", taints=(Taint("reclock.dev/maintenance", "", "NoExecute"),))
     await world.settle(key)
     assert world.clusters(key) == {"a": 8, "b": 4}
+
+
+async def test_29_what_went_while_another_manager_led_is_forgotten(world: World) -> None:
+    world.member("east")
+    key = world.workload("big", cpu="99")
+    await world.settle(key)
+    assert world.engine.waiting == {key}
+    del world.store.objects[key]
+    assert world.engine.gone_keys() == [key]
+    await world.engine.reconcile(key)
+    assert world.engine.waiting == set() and world.engine.gone_keys() == []

@@ -22,7 +22,7 @@ from services.scheduler.manager import Manager
 from services.scheduler.member import MemberState
 from services.scheduler.members import Members
 from services.scheduler.resync import Resync
-from services.scheduler.store import HostStore
+from services.scheduler.store import HostStore, StaleError
 from services.scheduler.workload import parse
 
 DB = OwnerKey("ns", "StatefulSet", "db")
@@ -174,7 +174,8 @@ async def test_a_new_leader_waits_for_no_worker_that_hangs() -> None:
         worked.set()
 
     manager._engine = SimpleNamespace(
-        reconcile=reconcile, placed_on=lambda cluster: [], holds=Holds(), waiting=set(), fleet=manager._fleet
+        reconcile=reconcile, placed_on=lambda cluster: [], holds=Holds(), waiting=set(), fleet=manager._fleet,
+        gone_keys=list,
     )
     manager._resync = Resync(manager._engine, lambda: True, lambda cluster: None)
 
@@ -186,3 +187,25 @@ async def test_a_new_leader_waits_for_no_worker_that_hangs() -> None:
     await asyncio.wait_for(worked.wait(), 3)
     task.cancel()
     await asyncio.wait({task})
+
+
+async def test_a_host_that_does_not_know_the_type_for_a_moment_has_not_lost_the_workload() -> None:
+    """Nobody would have told of it again: the informer saw nothing."""
+    details: list[dict[str, Any] | None] = [None, {"name": "a", "kind": "workloads"}]
+
+    class Host:
+        label = "host"
+
+        async def patch(self, *args: Any, **query: Any) -> Any:
+            raise StatusError(404, "NotFound", "not found", details=details.pop(0))
+
+    store = HostStore(Host(), lambda key, echo: None, lambda: 9.0)  # type: ignore[arg-type]
+    obj = {"metadata": {"name": "a", "namespace": "ns", "uid": "u", "resourceVersion": "7"}, "spec": {}}
+    store._event("ADDED", obj, None)
+    workload = parse(obj)
+    with pytest.raises(StatusError, match="not found"):
+        await store.patch_status(workload, {})
+    assert store.get(workload.key) is not None
+    with pytest.raises(StaleError):
+        await store.patch_status(workload, {})
+    assert store.get(workload.key) is None
