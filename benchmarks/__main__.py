@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-LONG = ("bench_front", "bench_work")
-"""No short mode: real clusters, and workers of a language that is compiled first."""
+LONG = ("bench_front",)
+"""No short mode: real clusters."""
 
 
 def main() -> int:

@@ -7,13 +7,18 @@ same cores. Workers of a language are one process with so many streams (Go's: ex
 Requests a second are waiting for turns on the cores as much as work: one stream has 50 requests in flight, and each
 side sleeps while the other one has them. On a busy machine they scatter by a factor of five; CPU a request does not.
 
-    python benchmarks/bench_work.py [REQUESTS]
+Noise comes twice: 100,000 requests at once, straight into the queue; and as 100,000 objects that a member makes over the
+seconds of the measurement, which the service hears of by a watch of that member (watched_members.py), as of the quiet ones'.
+
+    python benchmarks/bench_work.py [--short]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -22,6 +27,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +35,32 @@ from report import line, note
 
 from _fastpath.fair_queue import FairQueue
 from deploy import stubs
+from services.common.service import GC_THRESHOLD
 from services.reconciler.work.controller import Controller
+from tests.integration.work_fleet import FakeFleet
 from tests.integration.work_rig import Rig, rig
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "benchmarks" / "go-worker"
-QUIET, NOISE, CALL = 50, 100_000, 0.05
+QUIET, CALL = 50, 0.05
 UNCAPPED = 1_000_000
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured. What a short run prints are no figures to quote."""
+
+    requests: int = 2500
+    languages: tuple[str, ...] = ("Python", "Go")
+    workers: tuple[int, ...] = (1, 4, 16)
+    noise: int = 100_000
+    seconds: float = 8.0
+    noisy_seconds: float = 20.0
+    """Over which a watched member makes its changes: 5,000 a second, about what one API server gives."""
+    keys: int = 1_000_000
+
+
+SHORT = Scale(400, ("Python",), (1,), 2000, 1.5, 1.5, 100_000)
 
 
 def build_go() -> Path | None:
@@ -119,13 +144,14 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def throughput(requests: int) -> None:
+async def throughput(scale: Scale) -> None:
     """1, 4 and 16 workers, 1 and 100 clusters, two languages."""
-    go = build_go()
+    requests = scale.requests
+    go = build_go() if "Go" in scale.languages else None
     names = [f"c{number:03}" for number in range(100)]
     async with rig(*names, lease=30) as it:
-        for language in ("Python", "Go"):
-            for workers in (1, 4, 16):
+        for language in scale.languages:
+            for workers in scale.workers:
                 if language == "Go" and go is None:
                     continue
                 started = python(it, workers, 50) if language == "Python" else process(
@@ -169,41 +195,97 @@ def p99(values: list[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)]
 
 
-async def neighbours() -> None:
+class Elsewhere(FakeFleet):
+    """Members that other processes serve."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ports: dict[str, int] = {}
+
+    def kubeconfig(self, name: str) -> dict[str, Any]:
+        """Access to a cluster; the host is anybody's."""
+        self.port = self.ports.get(name, next(iter(self.ports.values())))
+        return super().kubeconfig(name)
+
+
+@asynccontextmanager
+async def members(clusters: Elsewhere, *names: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process with simulated members."""
+    script = str(Path(__file__).with_name("watched_members.py"))
+    async with process(sys.executable, script, *names, PYTHONPATH=str(ROOT)) as child:
+        assert child.stdout is not None
+        clusters.ports |= dict.fromkeys(names, int(await child.stdout.readline()))
+        yield child
+
+
+async def come(child: asyncio.subprocess.Process, count: int, seconds: float) -> None:
+    """Let so many objects come in its members."""
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(f"{count} {seconds}\n".encode())
+    await child.stdin.drain()
+    await child.stdout.readline()
+
+
+async def watched(scale: Scale) -> None:
+    """A noisy cluster beside quiet ones, all of them heard by watches; waits count from the change on."""
+    quiet = [f"quiet-{number}" for number in range(QUIET)]
+    clusters = Elsewhere()
+    async with (
+        members(clusters, *quiet) as peaceful, members(clusters, "noisy") as loud,
+        rig(*quiet, "noisy", lease=30, clusters=clusters) as it, python(it, 1, 16, CALL) as child,
+    ):  # fmt: skip
+        controller = await registered(it, 1)
+        waits = []
+        for noise, seconds in ((0, 1.0), (0, scale.seconds), (scale.noise, scale.noisy_seconds)):
+            loudness = asyncio.create_task(come(loud, noise, seconds))
+            await come(peaceful, int(2 * seconds * QUIET), seconds)
+            await asyncio.sleep(4 * CALL)
+            waits.append(await waits_of(child))
+            await loudness
+        came = row_of(controller, "noisy").adds
+    before, beside = p99(waits[1]["quiet change"]), p99(waits[2]["quiet change"])
+    note("quiet clusters' changes, seen by watches, p99 until their handler without noise", before * 1000, "ms")
+    title = f"quiet clusters' changes, p99 until their handler beside {scale.noise:,} changes of a watched cluster"
+    line(title, beside * 1000, "ms", (before + CALL) * 1000, at_least=False)
+    note("quiet clusters' changes seen meanwhile", len(waits[2]["quiet change"]), f"of {int(2 * scale.noisy_seconds * QUIET)}")
+    note("noisy cluster, changes that became requests / requests done meanwhile", came, f"/ {len(waits[2].get('noisy', []))}")
+
+
+async def neighbours(scale: Scale) -> None:
     """A noisy cluster, a hanging one, and one that leaves, beside quiet ones."""
     quiet = [f"quiet-{number}" for number in range(QUIET)]
     async with rig(*quiet, "noisy", "hung", lease=30) as it, python(it, 1, 16, CALL) as child:
         controller = await registered(it, 1)
         await quiet_traffic(controller, 1.0)
         await waits_of(child)
-        await quiet_traffic(controller, 8.0)
+        await quiet_traffic(controller, scale.seconds)
         before = p99((await waits_of(child))["quiet"])
-        for number in range(NOISE):
+        for number in range(scale.noise):
             controller.queue.add("noisy", f"ns{number % 10}//n{number}")
-        await quiet_traffic(controller, 8.0)
+        await quiet_traffic(controller, scale.seconds)
         found = await waits_of(child)
         note("quiet clusters, p99 wait without noise", before * 1000, "ms")
-        title = f"quiet clusters, p99 wait beside {NOISE:,} requests of one cluster"
+        title = f"quiet clusters, p99 wait beside {scale.noise:,} requests of one cluster"
         line(title, p99(found["quiet"]) * 1000, "ms", (before + CALL) * 1000, at_least=False)
         note("noisy cluster, requests done meanwhile", len(found["noisy"]), "requests")
         controller.queue.pause("noisy")
-        await hanging(controller)
+        await hanging(controller, scale.seconds / 2)
         await leaving(it, controller)
 
 
-async def hanging(controller: Controller) -> None:
+async def hanging(controller: Controller, seconds: float) -> None:
     """A cluster whose calls never end."""
     for number in range(1000):
         controller.queue.add("hung", f"ns//h{number}")
     already = served(controller, "quiet")
     most = 0
-    traffic = asyncio.create_task(quiet_traffic(controller, 4.0))
+    traffic = asyncio.create_task(quiet_traffic(controller, seconds))
     while not traffic.done():
         await asyncio.sleep(0.05)
         most = max(most, row_of(controller, "hung").processing)
     row = row_of(controller, "hung")
     line("hanging cluster, workers that it holds of 16", most, "requests", row.cap, at_least=False)
-    line("quiet clusters' requests done beside it", served(controller, "quiet") - already, "requests", 300, at_least=True)
+    line("quiet clusters' requests done beside it", served(controller, "quiet") - already, "requests", 75 * seconds, at_least=True)
 
 
 async def leaving(it: Rig, controller: Controller) -> None:
@@ -230,7 +312,7 @@ def row_of(controller: Controller, cluster: str) -> Any:
     return next(row for row in controller.queue.stats() if row.cluster == cluster)
 
 
-def memory() -> None:
+def memory(keys: int) -> None:
     """What a waiting key and an idle cluster cost, by the queue's own accounting."""
     queue = FairQueue(workers=64)
     empty = queue.__sizeof__()
@@ -238,16 +320,22 @@ def memory() -> None:
         queue.engage(f"cluster-{number}")
     idle = queue.__sizeof__()
     note("queue, memory per idle cluster", (idle - empty) / 1000, "bytes")
-    for number in range(1_000_000):
+    for number in range(keys):
         queue.add(f"cluster-{number % 1000}", f"namespace-{number % 1000}/deployment-{number}")
-    line("queue, memory per waiting key beside its string", (queue.__sizeof__() - idle) / 1e6, "bytes", 70, at_least=False)
+    line("queue, memory per waiting key beside its string", (queue.__sizeof__() - idle) / keys, "bytes", 70, at_least=False)
 
 
 async def main() -> int:
     """All of it."""
-    await throughput(int(sys.argv[1]) if len(sys.argv) > 1 else 2500)
-    await neighbours()
-    memory()
+    gc.freeze()  # as services do
+    gc.set_threshold(*GC_THRESHOLD)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="seconds instead of minutes, without Go")
+    scale = SHORT if parser.parse_args().short else Scale()
+    await throughput(scale)
+    await watched(scale)
+    await neighbours(scale)
+    memory(scale.keys)
     return 0
 
 

@@ -1,7 +1,8 @@
 """Workers of the Python SDK in a process of their own, for bench_work.py: `work_worker.py ADDRESS STREAMS IN_FLIGHT SECONDS`.
 
 A call sleeps SECONDS; one for the cluster `hung` never ends. Each line on stdin asks for a line on stdout: how long requests
-waited since the last one, in seconds, by the first word of their cluster's name.
+waited since the last one, in seconds, by the first word of their cluster's name; with ` change`, from the change of an object
+that says in its name when that was (watched_members.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections import defaultdict
 from contextlib import AsyncExitStack
 
@@ -22,7 +24,10 @@ async def main(address: str, streams: int, in_flight: int, seconds: float) -> No
 
     @controller(for_="v1/configmaps", name="bench", max_in_flight=in_flight)
     async def bench(request: Request) -> None:
-        waits[request.cluster_name.partition("-")[0]].append(request.waited)
+        cluster, at = request.cluster_name.partition("-")[0], request.name.partition("@")[2]
+        waits[cluster].append(request.waited)
+        if at:
+            waits[f"{cluster} change"].append((time.monotonic_ns() - int(at)) / 1e9)
         if request.cluster_name == "hung":
             await asyncio.Event().wait()
         if seconds:
