@@ -35,7 +35,6 @@ class HostCache:
             kind: defaultdict(dict) for kind in BY_NAMESPACE
         }
         self._children: dict[str, set[tuple[str, str]]] = defaultdict(set)
-        self._uids: dict[str, tuple[str, str, str]] = {}
         self._propagation: dict[str, str] = {}
 
     def missing(self) -> str | None:
@@ -63,10 +62,6 @@ class HostCache:
         found = (self.get("replicaset", *key) for key in self._children.get(owner_uid, ()))
         return [obj for obj in found if obj is not None]
 
-    def by_uid(self, wanted: str) -> tuple[str, str, str] | None:
-        """(kind, namespace, name) of a workload owner that is there."""
-        return self._uids.get(wanted)
-
     def propagation(self, wanted: str) -> str | None:
         """How the object of that uid was deleted, as far as its events said; None when none was seen."""
         return self._propagation.get(wanted)
@@ -84,7 +79,7 @@ class HostCache:
         if kind == "replicaset":
             self._link(event, obj, old)
         if kind in OWNERS:
-            self._note(kind, event, obj)
+            self._note(obj)
         self._event(kind, event, obj, old)
 
     def _link(self, event: str, obj: Obj, old: Obj | None) -> None:
@@ -99,13 +94,9 @@ class HostCache:
         if event != "DELETED" and after is not None:
             self._children[after["uid"]].add(name_of(obj))
 
-    def _note(self, kind: str, event: str, obj: Obj) -> None:
-        """Keep the uid, and how it is deleted: the finalizers that say so may be gone at the next event."""
+    def _note(self, obj: Obj) -> None:
+        """Keep how it is deleted: the finalizers that say so may be gone at the next event."""
         key = uid(obj)
-        if event == "DELETED":
-            self._uids.pop(key, None)
-        else:
-            self._uids[key] = (kind, *name_of(obj))
         if deleting(obj):
             said = propagation(obj)
             if said != "Background" or key not in self._propagation:

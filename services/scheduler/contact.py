@@ -36,7 +36,6 @@ FLEET, BOOT, AT, EXCEPTIONS = (
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 GRACE = 15.0
 """Seconds that a worker which has just started waits for the manager, where that is safe."""
-STORE_LIMIT = 3.0
 
 
 def boot_id() -> str:

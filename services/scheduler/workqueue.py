@@ -31,11 +31,6 @@ class WorkQueue(Generic[K]):
     def __len__(self) -> int:
         return len(self._queued)
 
-    @property
-    def processing(self) -> int:
-        """Keys that are being worked on."""
-        return len(self._processing)
-
     def add(self, key: K, order: Order = ()) -> None:
         """Queue a key now. Waiting already: the smaller order wins. In work: it comes again when done."""
         if self._closed:
@@ -94,12 +89,6 @@ class WorkQueue(Generic[K]):
         order = self._again.pop(key, None)
         if order is not None and not self._closed:
             self._push(key, order)
-
-    def forget(self, key: K) -> None:
-        """Drop a key's timer."""
-        timer = self._timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
 
     def close(self) -> None:
         """Take nothing more, drop what waits, wake those that wait for work."""
