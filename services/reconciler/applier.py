@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from services.common.errors import MemberUnreachable, StatusError, unavailable
-from services.reconciler.digest import contains, fingerprint
+from services.common.kube.content import contains, fingerprint
 from services.reconciler.member_cache import IDENTITY_HOLDS, CopyKey, MemberCache
 from services.reconciler.names import COPIED, DIGEST, FIELD_MANAGER, HOST_UID, ON_MEMBERS, Obj
 from services.reconciler.objects import (

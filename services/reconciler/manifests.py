@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from services.common.kube import portable
+from services.common.kube.content import digest
 from services.reconciler.closure import carried
-from services.reconciler.digest import digest
 from services.reconciler.names import (
     AT_MOST_ONCE,
     DIGEST,
@@ -19,11 +20,7 @@ from services.reconciler.names import (
 )
 from services.reconciler.objects import annotations_of, name_of, uid
 
-HOSTS_OWN = (
-    OWN_PREFIX, "kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/",
-    "batch.kubernetes.io/cronjob-scheduled-timestamp", "pv.kubernetes.io/", "volume.kubernetes.io/",
-    "volume.beta.kubernetes.io/storage-provisioner",
-)  # fmt: skip
+HOSTS_OWN = (OWN_PREFIX, *portable.ANNOTATIONS)
 """Annotations that speak of the host's object and not of its copy."""
 FIELDS: dict[str, tuple[str, ...]] = {
     "configmap": ("data", "binaryData", "immutable"),
@@ -54,19 +51,6 @@ def _metadata(obj: Mapping[str, Any], fleet_id: str) -> dict[str, Any]:
     if namespace:
         metadata["namespace"] = namespace
     return metadata
-
-
-def _service(spec: dict[str, Any]) -> dict[str, Any]:
-    """A Service without the addresses and ports that each cluster gives out itself."""
-    headless = spec.get("clusterIP") == "None"
-    for field in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "healthCheckNodePort"):
-        spec.pop(field, None)
-    if headless:
-        spec["clusterIP"] = "None"
-    spec["ports"] = [
-        {key: value for key, value in port.items() if key != "nodePort"} for port in spec.get("ports") or []
-    ]
-    return spec
 
 
 def _job(spec: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +95,7 @@ def manifest(
 
 def _spec(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     if kind == "service":
-        return _service(spec)
+        return portable.service_spec(spec)
     if kind == "job":
         spec = _job(spec)
     if kind == "claim":

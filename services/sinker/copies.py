@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import msgspec
-
 from reclock import Object
+from services.common.kube import portable
+from services.common.kube.content import digest
 
 SINK = "reclock.dev/sink"
 """Label of copies: the Sink's name."""
@@ -19,15 +15,12 @@ DIGEST = "reclock.dev/digest"
 FROM = "reclock.dev/sink-from"
 """Annotation of copies: the source cluster; empty for the host."""
 OWN = "reclock.dev/"
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _SPEC_LEAVES: dict[str, tuple[str, ...]] = {
-    "Service": ("clusterIP", "clusterIPs", "healthCheckNodePort"),
     "PersistentVolumeClaim": ("volumeName",),
     "Namespace": ("finalizers",),
     "Pod": ("nodeName",),
 }
 """Fields of a spec that a cluster gave, and that mean nothing in another."""
-_encoder = msgspec.json.Encoder(order="deterministic")
 
 
 def make_copy(original: Object, fleet_id: str, sink: str, source: str) -> Object:
@@ -36,7 +29,7 @@ def make_copy(original: Object, fleet_id: str, sink: str, source: str) -> Object
     labels = {key: value for key, value in (old.get("labels") or {}).items() if not key.startswith(OWN)}
     notes = {
         key: value for key, value in (old.get("annotations") or {}).items()
-        if not key.startswith(OWN) and key != LAST_APPLIED
+        if not key.startswith((OWN, *portable.ANNOTATIONS))
     }  # fmt: skip
     metadata: Object = {"name": old["name"], "labels": {**labels, SINK: sink, ORIGIN: fleet_id}}
     if old.get("namespace"):
@@ -45,11 +38,12 @@ def make_copy(original: Object, fleet_id: str, sink: str, source: str) -> Object
     leaves = _SPEC_LEAVES.get(str(copy.get("kind")), ())
     if leaves and isinstance(copy.get("spec"), dict):
         copy["spec"] = {key: value for key, value in copy["spec"].items() if key not in leaves}
+    if copy.get("kind") == "Service" and isinstance(copy.get("spec"), dict):
+        copy["spec"] = portable.service_spec(copy["spec"])
     if copy.get("kind") == "ServiceAccount":
         copy.pop("secrets", None)  # tokens that this cluster made
     copy["metadata"] = {**metadata, "annotations": {**notes, FROM: source}}
-    digest = hashlib.sha256(_encoder.encode(copy)).hexdigest()[:32]
-    copy["metadata"] = {**metadata, "annotations": {**notes, FROM: source, DIGEST: digest}}
+    copy["metadata"] = {**metadata, "annotations": {**notes, FROM: source, DIGEST: digest(copy)}}
     return copy
 
 
@@ -62,24 +56,3 @@ def is_ours(obj: Object, fleet_id: str, sink: str) -> bool:
 def digest_of(obj: Object) -> str:
     """The digest that a copy carries."""
     return str((obj["metadata"].get("annotations") or {}).get(DIGEST, ""))
-
-
-def fingerprint(obj: Object) -> bytes:
-    """Digest of all that a user can set on a stored object: not status, versions and bookkeeping."""
-    content = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
-    content["labels"] = obj["metadata"].get("labels")
-    content["annotations"] = obj["metadata"].get("annotations")
-    return hashlib.sha256(_encoder.encode(content)).digest()
-
-
-def contains(actual: Any, desired: Any) -> bool:
-    """Whether `actual` says everything that `desired` says; it may say more (defaults). Absent, null and empty are equal."""
-    if isinstance(desired, Mapping):
-        if not isinstance(actual, Mapping):
-            return not desired and actual is None
-        return all(contains(actual.get(key), value) for key, value in desired.items())
-    if isinstance(desired, Sequence) and not isinstance(desired, str):
-        if not isinstance(actual, Sequence) or isinstance(actual, str):
-            return not desired and actual is None
-        return len(actual) == len(desired) and all(map(contains, actual, desired))
-    return bool(actual == desired) or (not actual and not desired and type(desired) is not bool)

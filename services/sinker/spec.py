@@ -11,7 +11,7 @@ from services.common.errors import bad_request
 from services.common.kube.labels import LabelSelector, parse_labels
 
 SINKS = Resource("reclock.dev", "v1alpha1", "sinks")
-NAME_MAX = 63
+NAME_MAX = 63 - len("sink-")
 _TERMS = {"In": "{key} in ({values})", "NotIn": "{key} notin ({values})", "Exists": "{key}", "DoesNotExist": "!{key}"}
 
 
@@ -47,10 +47,10 @@ class Spec:
 
     @classmethod
     def of(cls, sink: Object) -> Spec:
-        """Decode. StatusError, in Kubernetes' words, for a selector that is none, or a name that no label can have."""
+        """Decode. StatusError, in Kubernetes' words, for a selector that is none, or a name that is too long."""
         spec = sink["spec"]
         if len(sink["metadata"]["name"]) > NAME_MAX:
-            raise bad_request(f"copies are labelled with the Sink's name: it may have {NAME_MAX} characters at most")
+            raise bad_request(f"its name is too long for its controller, sink-…: allowed are {NAME_MAX} characters")
         return replace(
             cls.named(sink),
             source=spec.get("from") or "", objects=parse_labels(selector_text(spec.get("selector"))),

@@ -8,7 +8,8 @@ from typing import Any
 from prometheus_client import Counter
 
 from reclock import AlreadyExists, ApiError, Cluster, Conflict, Invalid, NotFound, Object, Resource
-from services.sinker.copies import SINK, contains, digest_of, fingerprint, is_ours
+from services.common.kube.content import contains, fingerprint
+from services.sinker.copies import SINK, digest_of, is_ours
 
 MANAGER = "reclock-sinker"
 TIMEOUT = 10.0

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.common.kube.content import contains, digest, fingerprint
 from services.reconciler import keys
 from services.reconciler.closure import Need, closure
-from services.reconciler.digest import contains, digest, fingerprint
 from services.reconciler.manifests import manifest
 from services.reconciler.names import DIGEST, HOST_UID, ORIGIN
 from services.reconciler.objects import merge_diff, propagation, set_condition, workload_name

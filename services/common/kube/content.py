@@ -1,7 +1,7 @@
-"""Digests of desired objects, and whether what a member holds still says what we wrote.
+"""Digests of desired objects, and whether what a cluster holds still says what we wrote.
 
 A copy is written again only when the digest of the desired object differs from the one it carries, or when
-somebody changed it. Defaults and webhooks of the member change an object as it is written: so what counts as
+somebody changed it. Defaults and webhooks of the cluster change an object as it is written: so what counts as
 "changed" is a difference to the state right after our own write, not to the desired object.
 """
 
@@ -13,8 +13,6 @@ from typing import Any
 
 import msgspec
 
-from services.reconciler.names import Obj
-
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -23,7 +21,7 @@ def digest(obj: Mapping[str, Any]) -> str:
     return hashlib.sha256(_encoder.encode(obj)).hexdigest()[:32]
 
 
-def fingerprint(obj: Obj) -> bytes:
+def fingerprint(obj: Mapping[str, Any]) -> bytes:
     """Digest of all that a user can set on a stored object: not status, versions and bookkeeping."""
     meta = obj["metadata"]
     content = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
