@@ -16,6 +16,7 @@ from services.aggregator.clock.following import Following
 from services.aggregator.clock.history import load
 from services.aggregator.clock.resource import ResourceClock
 from services.aggregator.clock.state import Change, State
+from services.aggregator.clock.view import View
 from services.aggregator.reads.judge import Judge
 from services.aggregator.reads.member_list import MemberList
 from services.aggregator.reads.owed import Owed
@@ -158,9 +159,19 @@ def i5_follower_does_not_wait(patch: Patch) -> None:
     patch(Answers, "_catch_up", catch_up)
 
 
+def i5_sequencer_asks_nobody(patch: Patch) -> None:
+    """A sequencer's replica lists from what it has: it asks nobody whether it still leads, and does not wait for what it
+    has under way, which other replicas may have shown."""
+
+    async def passes(self: Answers) -> bool:
+        return True
+
+    patch(Answers, "_pass", passes)
+
+
 def i6_get_of_a_lagging_follower(patch: Patch) -> None:
-    """A get, and a list, of a follower show whatever its log has."""
-    i5_follower_does_not_wait(patch)
+    """A follower answers a get of what its log shows as if it were the sequencer."""
+    patch(Answers, "certain", True)
 
 
 def i6_get_passes_the_commit_under_way(patch: Patch) -> None:
@@ -169,9 +180,13 @@ def i6_get_passes_the_commit_under_way(patch: Patch) -> None:
     patch(Answers, "committing", False)
 
 
-def i7_write_does_not_wait(patch: Patch) -> None:
-    """Reads are answered from the log as it is, though a write through another replica was answered already."""
-    i5_follower_does_not_wait(patch)
+def i7_delete_does_not_wait(patch: Patch) -> None:
+    """A deletion is answered as soon as its member has done it, whether the log has it or not."""
+
+    async def wait_deleted(self: View, *which: Any, timeout: float = 0.0) -> None:
+        return None
+
+    patch(View, "wait_deleted", wait_deleted)
 
 
 def i8_any_version_will_do(patch: Patch) -> None:

@@ -21,7 +21,6 @@ from tests.proof.virtual.play import Action, play, shorter
 from tests.proof.virtual.world import World
 
 STEPS = 100
-LISTS: Sequence[Action] = [("puts", 0, 1, 1), ("look", 0, 3, 2)] * 25
 REWRITES: Sequence[Action] = [
     ("puts", 0, 0, 4), *([("down", 0, 0, 4), ("look", 0, 3, 6), ("down", 0, 1, 1), ("pause", 0, 0, 0)] + [("look", 0, 0, 3)] * 50) * 2
 ]  # fmt: skip
@@ -36,6 +35,8 @@ RETRIES: Sequence[Action] = [
     *([("fault", 0, 2, 0), ("put", 0, 0, 1)] + [("put", 1, 0, 4), ("put", 1, 1, 4)] * 10) * 4,
 ]  # fmt: skip
 """Commits are answered with an error, and done some time later."""
+DELETES: Sequence[Action] = [("write", 0, at, 4) for _ in range(12) for at in (0, 6)]
+"""An object is created and deleted, and its writer lists."""
 COUNTS: Sequence[Action] = [("count", 0, 0, 1), ("put", 0, 0, 0), ("count", 0, 0, 2)] * 15
 
 
@@ -92,9 +93,10 @@ COURSES: dict[str, Course] = {
     "i4_old_sequencer_does_not_resign": Course((1, 2, 3, 5, 7), QUIET, RETRIES, lag, {"replicas": 1}),
     "i4_restore_is_not_noticed": Course((1, 3, 7, 8), RESTORES),
     "i5_follower_does_not_wait": LAGGING,
-    "i6_get_of_a_lagging_follower": Course((1, 2, 3), QUIET, LISTS, lag, {"replicas": 3}),
+    "i5_sequencer_asks_nobody": Course((2, 4, 7, 8, 13, 14), QUIET, None, slow_answers, {"replicas": 2}),
+    "i6_get_of_a_lagging_follower": Course((7, 8, 12, 13, 14, 20, 24), GAPS, REWRITES, lag, {"replicas": 3}),
     "i6_get_passes_the_commit_under_way": Course((0, 2, 7, 1, 3, 4), GAPS, REWRITES, slow_answers, {"replicas": 2}),
-    "i7_write_does_not_wait": LAGGING,
+    "i7_delete_does_not_wait": Course((2, 6, 8, 9, 17, 19), QUIET, DELETES, None, {"replicas": 2}),
     "i8_any_version_will_do": Course((0, 1, 2), QUIET, COUNTS, None, {"replicas": 2}),
     "i8_translated_to_the_newest": Course((0, 1, 2), QUIET, COUNTS, None, {"replicas": 2}),
     "i10_restart_forgets": Course((3, 5, 6, 7, 8), KILLS, None, None, {"replicas": 1}),

@@ -324,6 +324,8 @@ class Writer(Client):
                 await self._write("create", name, None)
             elif known is not None and what < 4:
                 await self._write(("update", "patch", "delete", "update")[what], name, known)
+                if what == 2:
+                    await self._list()
             await self._get(name)
         except Broken:
             return
@@ -339,6 +341,17 @@ class Writer(Client):
         seen = seen_of(answer) if answer is not None else None
         self.note(Got(begin, self.now, (NAMESPACE, name), seen, replica.name))
         return answer
+
+    async def _list(self) -> None:
+        """What was deleted a get cannot show: its member has it no more. A list could."""
+        begin, replica = self.now, self.replica()
+        try:
+            answer, headers = await self.ask(replica, "GET", COLLECTION)
+        except Refused:
+            return
+        items = tuple(seen_of(one) for one in answer["items"])
+        version, partial = int(answer["metadata"]["resourceVersion"]), "warning" in headers
+        self.note(Listed(begin, self.now, version, items, replica.name, follows=False, partial=partial))
 
     async def _write(self, verb: str, name: str, known: Seen | None) -> None:
         begin, replica = self.now, self.replica()
