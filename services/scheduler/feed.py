@@ -26,6 +26,8 @@ METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,ap
 CLASH_LIMIT = 3.0
 HUNG_FOR = 10.0
 """Seconds for which a member that did not answer is not asked again."""
+STALE_AFTER = 30.0
+"""Seconds for which nodes and pods may go unfollowed: a restart of the member's API server is no news."""
 KINDS: dict[str, Resource] = {
     "Deployment": Resource("apps", "v1", "deployments", "Deployment"),
     "ReplicaSet": Resource("apps", "v1", "replicasets", "ReplicaSet"),
@@ -47,6 +49,7 @@ class MemberFeed:
         self._nodes = Informer(client, NODES, handler=self._node)
         self._pods = Informer(client, PODS, handler=self._pod)
         self._hung_until = 0.0
+        self._broken_since: float | None = None
 
     def start(self, tasks: Tasks) -> None:
         """Follow the member from now on."""
@@ -70,7 +73,18 @@ class MemberFeed:
             return f"its nodes and pods are not read yet{': ' + error if error else ''}"
         if time.monotonic() < self._hung_until:
             return "it did not answer a moment ago"
-        return ""
+        return self._stale()
+
+    def _stale(self) -> str:
+        """Why what is known is of a while ago, and says nothing about room now; "" while it is fresh."""
+        error, now = self._nodes.last_error or self._pods.last_error, time.monotonic()
+        if not error:
+            self._broken_since = None
+            return ""
+        self._broken_since = now if self._broken_since is None else self._broken_since
+        if now < self._broken_since + STALE_AFTER:
+            return ""
+        return f"its nodes and pods cannot be followed any more: {error}"
 
     def _node(self, kind: str, obj: dict[str, Any], old: dict[str, Any] | None) -> None:
         if kind == "DELETED":

@@ -209,3 +209,21 @@ async def test_a_host_that_does_not_know_the_type_for_a_moment_has_not_lost_the_
     with pytest.raises(StaleError):
         await store.patch_status(workload, {})
     assert store.get(workload.key) is None
+
+
+async def test_a_member_that_cannot_be_followed_any_more_admits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers, so that discovery calls it reachable: what is known of its room would stay what it was for good."""
+    now = 100.0
+    monkeypatch.setattr("services.scheduler.feed.time.monotonic", lambda: now)
+    feed = MemberFeed(Client(), MemberState("east"), lambda: "mine")  # type: ignore[arg-type]
+    for informer in (feed._nodes, feed._pods):
+        informer.synced.set()
+    assert feed.problem() == ""
+    feed._pods.last_error = "pods is forbidden"
+    assert feed.problem() == ""
+    now += 31
+    assert feed.problem() == "its nodes and pods cannot be followed any more: pods is forbidden"
+    feed._pods.last_error = ""
+    assert feed.problem() == ""
+    feed._nodes.last_error = "a restart"
+    assert feed.problem() == "", "it counts anew"
