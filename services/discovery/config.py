@@ -9,7 +9,7 @@ import msgspec
 
 from services.common import callers
 from services.common.config import TLS, ConfigError, UserFacingConfig, convert, is_loopback, split_address
-from services.discovery.names import bad_label, is_dns_label, is_label
+from services.discovery.names import bad_label, bad_name, is_dns_label, is_label
 
 SECRET_LABEL = "sigs.k8s.io/multicluster-runtime-kubeconfig"
 _WORKSPACE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -43,8 +43,8 @@ class StaticCluster(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, re
     labels: dict[str, str] = {}
 
     def __post_init__(self) -> None:
-        if not is_dns_label(self.name):
-            raise ValueError(f"name {self.name!r}; allowed: a DNS label (a-z, 0-9, -, at most 63 characters)")
+        if problem := bad_name(self.name):
+            raise ValueError(problem)
         if not self.kubeconfig:
             raise ValueError("kubeconfig; allowed: a path")
         if problem := bad_label(self.labels):

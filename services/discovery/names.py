@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from services.common.errors import cut
+
+HOST = "host"
+"""How statuses and metrics name the host, beside the names of members: a member of that name would be taken for it."""
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -30,6 +34,15 @@ def bad_label(labels: Mapping[str, str]) -> str:
 def is_dns_label(name: str) -> bool:
     """Whether `name` is a DNS label (RFC 1123), as names of clusters are."""
     return _LABEL.fullmatch(name) is not None
+
+
+def bad_name(name: str) -> str:
+    """Say why a cluster cannot have a name; "" when it can."""
+    if name == HOST:
+        return f"name {name!r}; it stands for the host in statuses and metrics: give the cluster another one"
+    if not is_dns_label(name):
+        return f"name {cut(name, 80)!r}; allowed: a DNS label (a-z, 0-9, -, at most 63 characters)"
+    return ""
 
 
 def dns_safe(text: str) -> str:
@@ -159,11 +172,11 @@ def assign(
             if names.get(candidate.long) is candidate and candidate.short in names:
                 notes.append((candidate, _renamed(candidate, names[candidate.short])))
             continue
-        if candidate.short not in names:
+        if candidate.short not in names and candidate.short != HOST:
             names[candidate.short] = candidate
         elif candidate.long not in names:
             names[candidate.long] = candidate
-            notes.append((candidate, _renamed(candidate, names[candidate.short])))
+            notes.append((candidate, _renamed(candidate, names.get(candidate.short))))
         else:
             other = names[candidate.long]
             notes.append((
@@ -174,8 +187,8 @@ def assign(
     return names, notes
 
 
-def _renamed(candidate: Candidate, other: Candidate) -> str:
+def _renamed(candidate: Candidate, other: Candidate | None) -> str:
     return (
-        f"{candidate.what}: the name {candidate.short!r} is taken by {other.holder(candidate)}; "
+        f"{candidate.what}: the name {candidate.short!r} is taken by {other.holder(candidate) if other else 'the host'}; "
         f"it is shown as {candidate.long!r}"
     )

@@ -20,7 +20,7 @@ from services.common.yaml_json import yaml_to_json
 from services.discovery import metrics
 from services.discovery.config import ACCESS_FOR
 from services.discovery.hub import Hub
-from services.discovery.names import bad_label, is_dns_label
+from services.discovery.names import bad_label, bad_name
 from services.discovery.providers.base import MAX_EMBEDDED, embedded
 from services.discovery.record import REACHABLE, Record, to_proto
 from services.discovery.registrations import ID, Registrations
@@ -146,10 +146,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
     async def RegisterCluster(self, request: Any, context: Any) -> Any:
         """Add or replace a registered cluster; answers when it is kept, does not wait for the cluster."""
         name = request.name
-        if not is_dns_label(name):
-            text = f"name {name!r}: allowed is a DNS label (a-z, 0-9, -, at most 63 characters)"
-            await abort(context, grpc.StatusCode.INVALID_ARGUMENT, text)
-        if problem := bad_label(request.labels):
+        if problem := bad_name(name) or bad_label(request.labels):
             await abort(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
         holder, source = self._registry.holder(name)
         if holder not in ("", ID):

@@ -59,3 +59,13 @@ def test_each_candidate_has_one_name_or_a_note(pairs: list[tuple[str, str]]) -> 
     # Said again with what was given, nothing moves.
     again, _ = assign(candidates, {name: candidate.source for name, candidate in names.items()})
     assert {name: again[name] for name in names} == names
+
+
+def test_no_cluster_is_called_host() -> None:
+    """Statuses and metrics call the host so: a Sink's status with two rows of that name is refused as a whole."""
+    one, two = Candidate("/k/a.yaml", "host"), Candidate("/k/b.yaml", "Host")
+    names, notes = assign([one, two], {})
+    assert names == {"a-host": one, "b-host": two}
+    assert "taken by the host; it is shown as 'a-host'" in notes[0][1]
+    held, _ = assign([one], {"host": one.source})
+    assert held == {"host": one}, "one that had the name before keeps it"

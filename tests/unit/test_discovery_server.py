@@ -167,6 +167,7 @@ async def test_register_and_deregister() -> None:
         running.durable = True
         await expect(grpc.StatusCode.ALREADY_EXISTS, register("east", good), "belongs to files")
         await expect(grpc.StatusCode.INVALID_ARGUMENT, register("No_Label", good), "DNS label")
+        await expect(grpc.StatusCode.INVALID_ARGUMENT, register("host", good), "stands for the host")
         odd = pb.RegisterClusterRequest(name="south", kubeconfig=good, labels={"a b": "c"})
         await expect(grpc.StatusCode.INVALID_ARGUMENT, stub.RegisterCluster(odd), "'a b=c' is none that Kubernetes allows")
         for bad, text in (

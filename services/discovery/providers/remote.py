@@ -18,7 +18,7 @@ from services.common.grpc import channel
 from services.common.kube.kubeconfig import KubeconfigError
 from services.common.tasks import Backoff
 from services.discovery.config import RemoteProvider
-from services.discovery.names import bad_label, is_dns_label
+from services.discovery.names import bad_label, bad_name
 from services.discovery.providers.base import Problem, Publish, Reading, embedded, found, unread
 
 log = logging.getLogger(__name__)
@@ -166,8 +166,7 @@ class RemoteProviderTask:
 
 def entry_of(sent: Any, digest: bytes, before: Entry) -> Entry:
     """Decode a ProvideClustersResponse.Found; what is bad leaves what was sent well before."""
-    if not is_dns_label(sent.name):
-        problem = f"name {cut(sent.name, 80)!r}; allowed: a DNS label (a-z, 0-9, -, at most 63 characters)"
+    if problem := bad_name(sent.name):
         return Entry(digest, problem=problem)
     labels = dict(sent.labels)
     try:
