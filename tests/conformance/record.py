@@ -17,7 +17,7 @@ import yaml
 
 from deploy.local.api import Api
 from tests.conformance.run import RECORDED, HttpEngine, play
-from tests.conformance.scenarios import SCENARIOS
+from tests.conformance.scenarios import SCENARIOS, TIMED
 
 
 def _api(kubeconfig: Path) -> Api:
@@ -36,7 +36,7 @@ def _api(kubeconfig: Path) -> Api:
 async def main(kubeconfig: Path, names: list[str]) -> None:
     async with aiohttp.ClientSession() as session:
         engine = HttpEngine(session, _api(kubeconfig))
-        for name, scenario in SCENARIOS.items():
+        for name, scenario in (SCENARIOS | TIMED).items():
             if not names or name in names:
                 steps: list[dict[str, Any]] = await play(engine, name, scenario)
                 (RECORDED / f"{name}.json").write_text(json.dumps(steps, indent=1, sort_keys=True) + "\n")

@@ -156,6 +156,39 @@ async def watches(run: Run) -> None:
         await legacy(1)
 
 
+async def bookmarks(run: Run) -> None:
+    """The one that comes 2 s before a watch's end, to who asked for it: those of every minute would take a minute."""
+    configs = run.path("configmaps")
+    version = (await run.quietly("GET", configs))["metadata"]["resourceVersion"]
+    ending = {"resourceVersion": version, "timeoutSeconds": "5"}
+    async with (
+        run.watching(configs, allowWatchBookmarks="true", **ending) as marked,
+        run.watching(configs, allowWatchBookmarks="true", accept=TABLE, **ending) as table,
+        run.watching(configs, allowWatchBookmarks="true", accept=PARTIAL, **ending) as partial,
+        run.watching(configs, **ending) as plain,
+    ):
+        await run.quietly("POST", configs, config("a"))
+        for take in (marked, table, partial, plain):
+            _one_mark(await take(9))
+
+
+def _one_mark(events: list[Any]) -> None:
+    """How many there are goes by the second in which the server looks; their version is the last event's, or later."""
+    marks = [event for event in events if event["type"] == "BOOKMARK"]
+    for event in marks[1:]:
+        events.remove(event)
+    for event in marks[:1]:
+        told, last = event["object"], events[0]["object"]
+        for holder, known in zip([told, *_rows(told)], [last, *_rows(last)], strict=True):
+            if (version := holder["metadata"].get("resourceVersion")) is not None:
+                assert int(version) >= int(known["metadata"]["resourceVersion"])
+                holder["metadata"]["resourceVersion"] = known["metadata"]["resourceVersion"]
+
+
+def _rows(body: Any) -> list[Any]:
+    return [row["object"] for row in body.get("rows", ())]
+
+
 async def creates(run: Run) -> None:
     configs, pods = run.path("configmaps"), run.path("pods")
     await run.ask("POST", configs, config("a"))
@@ -367,3 +400,5 @@ SCENARIOS: dict[str, Scenario] = {
     "lists": lists, "refusals": refusals, "watches": watches, "creates": creates, "updates": updates,
     "patches": patches, "applies": applies, "deletes": deletes, **MORE,
 }  # fmt: skip
+TIMED: dict[str, Scenario] = {"bookmarks": bookmarks}
+"""What the server's own clock brings: over HTTP on both engines."""

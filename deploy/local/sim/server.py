@@ -9,6 +9,7 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ PREFIX = "/members/"
 #: Beyond this many events that a watcher has not taken, its watch ends, as a real server's does.
 MOST_WAITING = 10_000
 BOOKMARK_SECONDS = 60.0
+LAST_BOOKMARK_SECONDS = 2.0  # before a watch ends
 _GZIP_FROM = 128 * 1024
 _MOST_BODY = 3 << 20
 _AUTHENTICATED = "system:authenticated"
@@ -162,6 +164,7 @@ class Server:
         changed = asyncio.Event()
         watch.wake = changed.set
         deadline = time.monotonic() + answer.timeout
+        marked = time.monotonic()
         try:
             await response.prepare(http)
             while True:
@@ -175,16 +178,20 @@ class Server:
                     continue
                 if watch.closed:
                     break
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    watch.bookmark()
+                now = time.monotonic()
+                if now >= deadline:
                     watch.close("timeout")
                     continue
-                try:
-                    async with asyncio.timeout(min(left, BOOKMARK_SECONDS)):
-                        await changed.wait()
-                except TimeoutError:
+                due = marked + BOOKMARK_SECONDS
+                if marked < deadline - LAST_BOOKMARK_SECONDS:
+                    due = min(due, deadline - LAST_BOOKMARK_SECONDS)
+                if now >= due:
                     watch.bookmark()
+                    marked = now
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(due, deadline) - now):
+                        await changed.wait()
                 if len(watch.events) > MOST_WAITING:
                     watch.close("too slow")
             if watch.reason == "dropped":
