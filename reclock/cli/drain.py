@@ -14,6 +14,8 @@ from reclock.cli.output import condition, say, table
 POLL = 1.0
 COLUMNS = ("NAMESPACE", "WORKLOAD", "LEFT", "STATE", "REASON")
 MOVING, STOPPING, STAYS, WAITING = "Moving", "Stopping", "Stays", "Waiting"
+MADE_HERE = "reclock.dev/routed"
+"""Label of objects that the front created on a member for somebody."""
 FOR_GOOD = ("HasVolumes", "Tolerated")
 """Reasons that only a change of the policy takes away."""
 
@@ -93,6 +95,23 @@ async def wait(api: Api, cluster: str, timeout: float) -> None:
             raise CliError(_remains(cluster, left, f"are still there after {timeout:g} s"))
         await asyncio.sleep(POLL)
     say(f"cluster {cluster} drained")
+    for pod in await _by_hand(api, cluster):
+        delete = f"kubectl -n {pod['namespace']} delete pod {pod['name']}"
+        say(f"pod/{pod['name']} ({pod['namespace']}) stays: it was made directly, and is not moved; next step: {delete}")
+
+
+async def _by_hand(api: Api, cluster: str) -> list[dict[str, Any]]:
+    """Metadata of pods there that somebody made through the front, and that have not ended."""
+    try:
+        pods = await api.items("/api/v1/pods", labelSelector=MADE_HERE)
+    except CliError as error:
+        say(f"pods that were made directly cannot be shown: {error}")
+        return []
+    return [
+        pod["metadata"] for pod in pods
+        if pod["metadata"].get("annotations", {}).get("reclock.dev/cluster") == cluster
+        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ]  # fmt: skip
 
 
 def _tell(known: Mapping[tuple[str, str], Left], left: Iterable[Left]) -> dict[tuple[str, str], Left]:

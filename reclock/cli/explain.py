@@ -14,11 +14,11 @@ KINDS = {
     "daemonset": "DaemonSet", "daemonsets": "DaemonSet", "ds": "DaemonSet",
     "job": "Job", "jobs": "Job",
 }  # fmt: skip
-COLUMNS = ("CLUSTER", "REPLICAS", "ELIGIBLE", "FILTER", "ASKED", "FREE", "FITS", "SCORE", "WHY")
+COLUMNS = ("CLUSTER", "REPLICAS", "COPY", "ELIGIBLE", "FILTER", "ASKED", "FREE", "FITS", "SCORE", "WHY")
 
 
 async def explain(api: Api, target: str, namespace: str, form: Format) -> None:
-    """Print one row per member: its score, or the first filter that keeps the workload away."""
+    """Print one row per member: its score, or the first filter that keeps the workload away; and how its copy is doing."""
     kind, slash, name = target.partition("/")
     if name and kind.lower() in ("pod", "pods", "po"):
         raise CliError(f"a pod is where it was made (kubectl get pod {name} -o wide); what owns it can be explained")
@@ -30,7 +30,7 @@ async def explain(api: Api, target: str, namespace: str, form: Format) -> None:
     verdicts = answer.get("verdicts", [])
     if form is Format.table:
         _head(workload)
-    show(answer, form, COLUMNS, [_row(one) for one in verdicts], "the fleet has no members")
+    show(answer, form, COLUMNS, rows(workload, verdicts), "the fleet has no members")
 
 
 async def _workload(api: Api, kind: str, namespace: str, name: str) -> dict[str, Any]:
@@ -45,23 +45,35 @@ async def _workload(api: Api, kind: str, namespace: str, name: str) -> dict[str,
 
 
 def _head(workload: dict[str, Any]) -> None:
-    status = workload.get("status") or {}
+    status, owner = workload.get("status") or {}, workload["spec"]["owner"]
+    placed = (status.get("placement") or {}).get("clusters") or []
+    where = ", ".join(f"{one['name']} {one['replicas']}" if one.get("replicas") else one["name"] for one in placed)
+    say(f"{owner['kind'].lower()}/{owner['name']} ({workload['metadata']['namespace']}): {where or 'placed nowhere'}")
     say(f"policy: {status.get('policy') or '-'}   attempts: {status.get('attempts', 0)}")
     for one in status.get("conditions") or []:
         say(f"{one['type']}={one['status']}: {one.get('message') or one.get('reason')}")
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
+def rows(workload: dict[str, Any], verdicts: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The table. A cluster that has left the fleet has no verdict, but may have a copy yet."""
+    copies = {one["cluster"]: one for one in (workload.get("status") or {}).get("copies") or []}
+    table = [_row(one, copies.pop(one["cluster"], {})) for one in verdicts]
+    return table + [_row({"cluster": name}, copy) for name, copy in sorted(copies.items())]
+
+
+def _row(one: dict[str, Any], copy: dict[str, Any]) -> tuple[str, ...]:
+    said = [text for text in (one.get("message"), copy.get("message")) if text]
     return (
         one["cluster"],
         str(one.get("replicas", 0)),
+        copy.get("state") or "-",
         "yes" if one.get("eligible") else "no",
         one.get("filter") or "-",
         _amounts(one.get("asked")),
         _amounts(one.get("free")),
         str(one.get("fits", 0)),
         str(one.get("score", 0)) if one.get("eligible") else "-",
-        one.get("message") or "-",
+        "; ".join(said) or "-",
     )
 
 

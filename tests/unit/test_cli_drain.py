@@ -50,8 +50,12 @@ class Api:
 
     def __init__(self, *answers: list[dict[str, Any]]) -> None:
         self.answers = list(answers)
+        self.pods: list[dict[str, Any]] = []
 
-    async def items(self, path: str) -> list[dict[str, Any]]:
+    async def items(self, path: str, **query: str) -> list[dict[str, Any]]:
+        if path == "/api/v1/pods":
+            assert query == {"labelSelector": "reclock.dev/routed"}
+            return self.pods
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -61,6 +65,20 @@ async def test_it_waits_and_tells(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     await drain.wait(api, "east", 60)
     out = capsys.readouterr().out
     assert "deployment/web (ns): 2 left; Moving" in out and "deployment/web (ns): gone" in out and "drained" in out
+
+
+def pod(name: str, cluster: str, phase: str = "Running") -> dict[str, Any]:
+    annotations = {"reclock.dev/cluster": cluster}
+    return {"metadata": {"namespace": "ns", "name": name, "annotations": annotations}, "status": {"phase": phase}}
+
+
+async def test_pods_that_were_made_directly_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    api: Any = Api([])
+    api.pods = [pod("one", "east"), pod("done", "east", "Succeeded"), pod("other", "west")]
+    await drain.wait(api, "east", 60)
+    out = capsys.readouterr().out
+    assert "pod/one (ns) stays" in out and "kubectl -n ns delete pod one" in out
+    assert "done" not in out and "other" not in out
 
 
 @pytest.mark.parametrize(("items", "timeout", "says"), [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from services.common.errors import MemberUnreachable, StatusError
 from services.reconciler.applier import Applier
-from services.reconciler.controllers.workloads import _is_adopted, copies_of
+from services.reconciler.controllers.workloads import _is_adopted, _tell_of_away, copies_of
 from services.reconciler.decide import decide
 from services.reconciler.keys import Key
 from services.reconciler.manifests import manifest
@@ -298,3 +300,22 @@ def test_an_adopted_replicasets_own_workload_is_surplus(made: Made) -> None:
     rs = made.host("replicaset", "r", spec={"replicas": 1, **RUNNING}, metadata={"ownerReferences": [reference]})
     theirs = made.placed("deployment", deployment, {"east": 1})
     assert _is_adopted(made.world, "replicaset", rs) and made.world.workload_of("replicaset", rs) == theirs
+
+
+def test_what_waits_for_a_cluster_that_is_away_says_so_once_an_outage(made: Made) -> None:
+    job = made.host("job", "j", spec=RUNNING)
+    workload = made.placed("job", job, {"east": 1})
+    said: list[tuple[str, str, bool]] = []
+    events = SimpleNamespace(say=lambda obj, reason, message, *, warning=False: said.append((reason, message, warning)))
+    context: Any = SimpleNamespace(world=made.world, events=events)
+    _tell_of_away(context, job, copies_of(made.world, workload))
+    assert not said, "it is on its way"
+    away = made.member("east").member
+    away.reachable, away.unreachable_since = False, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    _tell_of_away(context, job, copies_of(made.world, workload))
+    [(reason, message, warning)] = said
+    assert (reason, warning) == ("ClusterUnreachable", True)
+    assert message.startswith("east cannot be reached since 2026-01-02T03:04:05Z: its part waits") and "reclock forget east" in message
+    made.copy("job", job, "east")
+    _tell_of_away(context, job, copies_of(made.world, workload))
+    assert len(said) == 1, "what runs there already waits for nothing"

@@ -202,9 +202,25 @@ def _tell(context: Context, workload: Obj, owner: Obj, copies: list[dict[str, st
         if entry["state"] == CONFLICT:
             message = f"{entry['cluster']}: {entry['message']}"
             context.events.say(owner, "Conflict", message, warning=True)
+    _tell_of_away(context, owner, copies)
     placement = placed(workload)
     since = parse_time((((workload.get("status") or {}).get("placement")) or {}).get("since"))
     # Older ones were told by the process that ran then.
     if placement and since is not None and (datetime.now(UTC) - since).total_seconds() < TELL_WITHIN:
         parts = [f"{cluster} ({n})" if n else cluster for cluster, n in sorted(placement.items())]
         context.events.say(owner, "Placed", f"Placed on {', '.join(parts)}")
+
+
+def _tell_of_away(context: Context, owner: Obj, copies: list[dict[str, str]]) -> None:
+    """Say what a rollout waits for: only of workloads with a copy that cannot be made, not of all that run there."""
+    for entry in copies:
+        member = context.world.members.get(entry["cluster"])
+        if entry["state"] != "Waiting" or member is None or member.reachable:
+            continue
+        since = member.member.unreachable_since  # makes it another message in the next outage
+        when = f" since {since:%Y-%m-%dT%H:%M:%SZ}" if since is not None else ""
+        message = (
+            f"{member.name} cannot be reached{when}: its part waits until it is back, or is given up (workerLostTimeout of the "
+            f"policy; at once after: reclock forget {member.name})"
+        )
+        context.events.say(owner, "ClusterUnreachable", message, warning=True)
