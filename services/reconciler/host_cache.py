@@ -15,7 +15,7 @@ from services.reconciler.workload_spec import KINDS
 Event = Callable[[str, str, Obj, Obj | None], None]
 """(kind, ADDED|MODIFIED|DELETED, object, old)."""
 
-BY_NAMESPACE = ("service", "networkpolicy", "limitrange")
+BY_NAMESPACE = ("service", "networkpolicy", "limitrange", "workload")
 OWNERS = frozenset(KINDS)
 REMEMBERED = 10_000
 """Propagations kept of objects that are gone; the oldest go first."""
@@ -54,7 +54,7 @@ class HostCache:
         return list(self.informers[kind].store.values())
 
     def in_namespace(self, kind: str, namespace: str) -> Iterable[Obj]:
-        """Services, NetworkPolicies or LimitRanges of a namespace."""
+        """Services, NetworkPolicies, LimitRanges or Workloads of a namespace."""
         return list(self._names[kind].get(namespace, {}).values())
 
     def children(self, owner_uid: str) -> list[Obj]:

@@ -12,7 +12,7 @@ from services.common.kube import identity
 from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from services.common.tasks import Tasks
-from services.reconciler.names import ON_MEMBERS, ORIGIN, Obj
+from services.reconciler.names import COPIED, ON_MEMBERS, ORIGIN, Obj
 from services.reconciler.objects import count, host_uid, name_of, replicas, uid
 from services.reconciler.owned import OwnedObjects
 
@@ -41,6 +41,8 @@ class MemberCache:
         self._event = event
         self._tasks = tasks
         self._by_host: dict[str, set[CopyKey]] = defaultdict(set)
+        self._by_namespace: dict[str, set[CopyKey]] = defaultdict(set)
+        """Copies of workloads, without what they need."""
         self.fingerprints: dict[str, bytes] = {}
         """Uid of a copy -> its content right after our own write."""
         self.namespaces: set[str] = set()
@@ -90,6 +92,12 @@ class MemberCache:
     def of_host(self, wanted: str) -> list[CopyKey]:
         """Keys of the copies that stand for the host object of that uid."""
         return list(self._by_host.get(wanted, ()))
+
+    def workloads(self, namespace: str = "") -> list[CopyKey]:
+        """Keys of the workloads' copies in a namespace, in all when "". O(those)."""
+        if namespace:
+            return list(self._by_namespace.get(namespace, ()))
+        return [key for keys in self._by_namespace.values() for key in keys]
 
     def copies(self, kind: str) -> list[Obj]:
         """A snapshot of all copies of a kind."""
@@ -147,9 +155,13 @@ class MemberCache:
         if self._making.get(owner, float("inf")) < float("inf"):
             del self._making[owner]
         if old is not None and host_uid(old) != owner:
-            self._forget(host_uid(old), key)
+            _drop(self._by_host, host_uid(old), key)
+        if kind in COPIED and event == "DELETED":
+            _drop(self._by_namespace, key[1], key)
+        elif kind in COPIED:
+            self._by_namespace[key[1]].add(key)
         if event == "DELETED":
-            self._forget(owner, key)
+            _drop(self._by_host, owner, key)
             self.fingerprints.pop(uid(obj), None)
             if kind == "namespace":
                 self.namespaces.discard(obj["metadata"]["name"])
@@ -159,14 +171,15 @@ class MemberCache:
             del self._writing[key]
         self._event(self, kind, event, obj, old)
 
-    def _forget(self, owner: str, key: CopyKey) -> None:
-        keys = self._by_host.get(owner)
-        if keys is not None:
-            keys.discard(key)
-            if not keys:
-                del self._by_host[owner]
-
     def start(self) -> None:
         """Follow the member."""
         for kind, informer in self.informers.items():
             self._tasks.spawn(informer.run(), f"member {self.name} {kind}", root=True)
+
+
+def _drop(index: dict[str, set[CopyKey]], name: str, key: CopyKey) -> None:
+    keys = index.get(name)
+    if keys is not None:
+        keys.discard(key)
+        if not keys:
+            del index[name]

@@ -105,10 +105,8 @@ class Router:
             self._later(member.name, namespace)
             if changed_set and namespace:
                 # Copies that miss something say so; it may have come, or gone.
-                for kind in COPIED:
-                    for key in list(member.informers[kind].store):
-                        if key[0] == namespace:
-                            self.context.add(member.name, kind, *key)
+                for key in member.workloads(namespace):
+                    self.context.add(member.name, *key)
 
     def _later(self, cluster: str, namespace: str) -> None:
         self.context.queue.add_after(cluster, str(Key("dependencies", namespace, "all")), DEPENDENCY_DELAY)

@@ -98,21 +98,16 @@ class World:
     def roots(self, member: MemberCache, namespace: str) -> Iterable[Obj]:
         """Host objects of a namespace (all when "") that run on a member, or are about to."""
         seen: set[str] = set()
-        for workload in self.host.all("workload"):
-            if namespace and workload["metadata"]["namespace"] != namespace:
-                continue
+        for workload in self.host.in_namespace("workload", namespace) if namespace else self.host.all("workload"):
             on_it = member.name in (placed(workload) or ())
             for kind, obj in self.copied_objects(workload):
                 if on_it or member.name in self.granted(kind, obj, workload) or member.of_host(uid(obj)):
                     seen.add(uid(obj))
                     yield obj
-        for kind in ("replicaset", "statefulset", "daemonset", "job"):
-            for copy in member.copies(kind):
-                if namespace and copy["metadata"]["namespace"] != namespace:
-                    continue
-                obj_or_none = self.host.get(kind, *name_of(copy))
-                if obj_or_none is not None and uid(obj_or_none) not in seen:
-                    yield obj_or_none
+        for key in member.workloads(namespace):
+            obj_or_none = self.host.get(*key)
+            if obj_or_none is not None and uid(obj_or_none) not in seen:
+                yield obj_or_none
 
     def dependency(self, kind: str, obj: Obj) -> Obj:
         """The copy's manifest of a dependency, made once per version."""

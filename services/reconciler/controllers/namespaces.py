@@ -12,7 +12,7 @@ from services.reconciler.controllers.context import Again, Context
 from services.reconciler.keys import Key
 from services.reconciler.manifests import manifest
 from services.reconciler.member_cache import IDENTITY_HOLDS, MemberCache
-from services.reconciler.names import COPIED, DEPENDENCIES, NAMESPACE, NAMESPACE_FINALIZER, Obj
+from services.reconciler.names import DEPENDENCIES, NAMESPACE, NAMESPACE_FINALIZER, Obj
 from services.reconciler.objects import deleting, finalizers, host_uid, parse_time, uid
 
 log = logging.getLogger(__name__)
@@ -97,8 +97,9 @@ def holds(context: Context, member: MemberCache, name: str) -> bool:
     """Whether the member still has the namespace, if it is ours, or anything of ours in it."""
     if member.get(NAMESPACE, "", name) is not None:
         return True
-    kinds = (*COPIED, *DEPENDENCIES)
-    if any(namespace == name for kind in kinds for namespace, _ in member.informers[kind].store):
+    if member.workloads(name):
+        return True
+    if any(namespace == name for kind in DEPENDENCIES for namespace, _ in member.informers[kind].store):
         return True
     return bool(member.owned.in_namespace(name)) if member.owned is not None else False
 
@@ -126,16 +127,14 @@ async def reconcile_member(context: Context, member: MemberCache, key: Key) -> N
 
 async def _empty(context: Context, member: MemberCache, name: str) -> None:
     """Remove workloads' copies before the namespace: their host objects wait for them anyway."""
-    for kind in COPIED:
-        for namespace, copy_name in list(member.informers[kind].store):
-            if namespace == name:
-                context.add(member.name, kind, namespace, copy_name)
+    for copy in member.workloads(name):
+        context.add(member.name, *copy)
     if member.owned is not None:
         await member.owned.remove_all(name)
         # In a namespace that is the member's own, only what the front created there goes.
         for resource, obj in await _routed(context, member, name):
             await member.owned.remove_routed(resource, obj)
-    if any(namespace == name for kind in COPIED for namespace, _ in member.informers[kind].store):
+    if member.workloads(name):
         raise Again(REMOVAL_CHECK)
     context.add(member.name, "dependencies", name, "all")
 
