@@ -95,7 +95,7 @@ class Aggregator(Service[AggregatorConfig]):
         self._metrics = MemberMetrics(lambda: clock.resources)
         self._metrics.register()
         self._owners = owners = Owners(fleet, aggregations, fleet_id)
-        secret = await token_secret(etcd, config.etcd.prefix)
+        secret = await token_secret(etcd, config.etcd.prefix, self._waits_for_etcd)
         self._reads = reads = Reads(
             clock, owners, fleet_id=fleet_id, token_secret=secret, identity=member_headers
         )
@@ -174,6 +174,9 @@ class Aggregator(Service[AggregatorConfig]):
                 known[place] = clock(self._connect(endpoints))
             others[key] = known[place]
         return Clocks(main, others)
+
+    def _waits_for_etcd(self, reason: str) -> None:
+        self._missing = lambda: f"etcd: {reason}"
 
     async def _fleet_id(self, host: KubeClient) -> str:
         backoff = Backoff(initial=0.2, maximum=5.0)
