@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from kcp_objects import crd, workspace
 from kube_fake import eventually
 from provider_world import World, running
 
@@ -29,19 +30,6 @@ from services.discovery.record import READY
 
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 PATHS = ("root", "root:org", "root:org:team", "root:late")
-
-
-def crd(group: str, plural: str, kind: str) -> dict[str, Any]:
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    version = {"name": "v1alpha1", "served": True, "storage": True, "schema": schema}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": f"{plural}.{group}"},
-        "spec": {"group": group, "scope": "Cluster", "names": {"plural": plural, "kind": kind}, "versions": [version]},
-    }  # fmt: skip
-
-
-def workspace(name: str, phase: str = "Ready") -> dict[str, Any]:
-    return {"apiVersion": "tenancy.kcp.io/v1alpha1", "kind": "Workspace", "metadata": {"name": name}, "status": {"phase": phase}}
 
 
 def config_map(name: str) -> dict[str, Any]:
