@@ -67,7 +67,10 @@ class Authority:
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
         usage = _usage(cert_sign=True)
-        self._certificate = builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
+        # Every fleet's authority has the same name: by their keys' names a kubeconfig of an earlier one is told apart.
+        identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        builder = builder.add_extension(usage, critical=True).add_extension(identifier, critical=False)
+        self._certificate = builder.sign(self._key, hashes.SHA256())
         self.pair = _write_pair(directory, name, self._certificate, self._key)
 
     def server(self, name: str, addresses: Sequence[str]) -> KeyPair:
@@ -93,6 +96,8 @@ class Authority:
         builder = _builder(subject, self._certificate.subject, key)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(cert_sign=False), critical=True)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(issuer, critical=False)
         builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
         if alternatives is not None:
             builder = builder.add_extension(alternatives, critical=False)

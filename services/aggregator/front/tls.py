@@ -11,12 +11,51 @@ from services.aggregator.front.certificates import Authorities
 log = logging.getLogger(__name__)
 
 
+class Telling(ssl.SSLObject):
+    """Lets a client read why its certificate is refused: the event loop would break the connection off before the alert is
+    sent, and all that kubectl could say of an old or expired kubeconfig is "EOF".
+
+    A handshake that was refused asks for more: so the alert goes out, and the client hangs up. One that does not is
+    ended by the limit of handshakes; what it sends meanwhile is thrown away.
+    """
+
+    incoming: ssl.MemoryBIO
+    _refused: bool = False
+
+    def do_handshake(self) -> None:
+        if not self._refused:
+            try:
+                super().do_handshake()
+            except ssl.SSLCertVerificationError as error:
+                log.info("a client's certificate is refused: %s", error.verify_message)
+                self._refused = True
+            else:
+                return
+        self.incoming.read()
+        raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "the alert is on its way")
+
+
+class TellingContext(ssl.SSLContext):
+    """Makes such handshakes."""
+
+    sslobject_class = Telling
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, server_side: bool = False,
+        server_hostname: str | bytes | None = None, session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:  # fmt: skip
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        assert isinstance(made, Telling)
+        made.incoming = incoming
+        return made
+
+
 class ServerTls:
     """Holds the context; `reload` takes renewed files for new connections."""
 
     def __init__(self, cert: str, key: str, authorities: Authorities) -> None:
         self._cert, self._key, self._authorities = cert, key, authorities
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(["http/1.1"])
         self.context.load_cert_chain(cert, key)
