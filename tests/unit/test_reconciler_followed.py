@@ -73,3 +73,25 @@ async def test_a_cluster_that_left_while_it_was_released_can_be_released_again()
     replicas._releasing.add("east")
     await replicas._release("east")
     assert replicas._releasing == set()
+
+
+async def test_a_replica_whose_lease_ends_while_it_stops_still_stops() -> None:
+    replicas: Any = None
+    lost: list[str] = []
+
+    class Owner:
+        async def release(self, cluster: str, limit: float) -> bool:
+            return True
+
+        def lost(self, cluster: str) -> None:
+            lost.append(cluster)
+
+    replicas = Replicas(None, "/p", "me", lambda: Record("", 1, ""), Owner(), ttl=5, lease=1)  # type: ignore[arg-type]
+    replicas._fences.update(east=1, west=2)
+
+    async def give_up(cluster: str, fence: int, *, clean: bool) -> None:
+        replicas._lapse()
+
+    replicas._give_up = give_up
+    await replicas.stop()
+    assert lost == ["east", "west"] and replicas._fences == {}

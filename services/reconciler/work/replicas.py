@@ -146,9 +146,12 @@ class Replicas:
         self._stopped = True
         for cluster in list(self._fences):
             idle = await self._owner.release(cluster, 0)
+            fence = self._fences.pop(cluster, None)
+            if fence is None:
+                continue  # our lease ended meanwhile: it is anybody's
             self._owner.lost(cluster)
             with contextlib.suppress(EtcdError):
-                await self._give_up(cluster, self._fences.pop(cluster), clean=idle)
+                await self._give_up(cluster, fence, clean=idle)
 
     def _believe(self, sent: float) -> None:
         # A tenth is for clocks that run differently, and for what is on its way.
