@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,6 +34,7 @@ MANAGER = "reclock-fence"
 MERGE = "application/merge-patch+json"
 GUARDED = ("StatefulSet", "Job")
 LONGEST_PERIOD = 1.0
+REPLICAS = re.compile("[0-9]{1,9}")
 Obj = dict[str, Any]
 
 
@@ -246,5 +248,6 @@ def _stopping(kind: str, obj: Obj) -> Obj:
 def _starting(kind: str, obj: Obj) -> Obj:
     """The patch that makes it what it was; the reconciler brings it up to date after that."""
     was = _annotations(obj).get(BEFORE, "")
-    spec: Obj = {"suspend": was == "true"} if kind == "Job" else {"replicas": int(was or 0)}
+    # Somebody may have edited it; the reconciler knows how many there are to be.
+    spec: Obj = {"suspend": was == "true"} if kind == "Job" else {"replicas": int(was) if REPLICAS.fullmatch(was) else 0}
     return {"metadata": {"annotations": {FENCED: None, BEFORE: None}}, "spec": spec}

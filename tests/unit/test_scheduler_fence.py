@@ -538,3 +538,19 @@ async def test_what_an_earlier_leader_wrote_may_be_unreadable(longest: str) -> N
     await again.made.lead(tasks)
     await tasks.close()
     assert again.made.wait("east", 900) is None
+
+
+@pytest.mark.parametrize("was", ["many", "-1", "", "9" * 5000])
+async def test_a_fence_is_lifted_whatever_somebody_wrote_there(was: str) -> None:
+    one = Guarded()
+    one.copy("StatefulSet", "db", replicas=3)
+    one.see()
+    await one.contact()
+    one.boot.seconds += 500
+    await one.round()
+    one.at("StatefulSet", "db")["metadata"]["annotations"]["reclock.dev/fenced-from"] = was
+    one.see()
+    await one.contact()
+    await one.fence.lift(DB)
+    assert FENCED not in one.at("StatefulSet", "db")["metadata"]["annotations"]
+    assert one.at("StatefulSet", "db")["spec"]["replicas"] == 0, "the reconciler says how many"
