@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from services.common.config import UserFacingConfig
+from services.scheduler.policy import LONGEST
 
 
 class MemberAccess(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -63,9 +64,9 @@ class SchedulerConfig(UserFacingConfig, kw_only=True, forbid_unknown_fields=True
         if self.role == "worker" and self.user_address:
             raise ValueError("userAddress: a worker has nothing for users; the manager has")
         for name in ("admit_timeout", "reservation_ttl", "worker_lost_timeout", "pods_ready_timeout"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: must be more than 0 seconds")
-        if self.lease_seconds < 2:
+            if not 0 < getattr(self, name) <= LONGEST:  # so that it is no number at all is refused, too
+                raise ValueError(f"{name}: must be more than 0 seconds, and {LONGEST} (ten years) at most")
+        if not 2 <= self.lease_seconds <= LONGEST:
             raise ValueError("leaseSeconds: must be at least 2")
         if self.concurrency < 1:
             raise ValueError("concurrency: must be at least 1")

@@ -9,6 +9,7 @@ from scheduler_fakes import World, node
 
 from services.common.kube import quantity
 from services.scheduler import policy as policies
+from services.scheduler.config import SchedulerConfig
 from services.scheduler.objects import ObjectPlacer
 from services.scheduler.policy import LONGEST, Target
 
@@ -117,6 +118,13 @@ async def test_a_member_that_leaves_while_it_is_asked_is_not_picked(world: World
     manifest = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}}
     pick = await placer.place(manifest, Target("v1", "Pod", "default", "p"), [])
     assert pick.cluster == "west"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, 1e12])
+@pytest.mark.parametrize("name", ["worker_lost_timeout", "pods_ready_timeout", "admit_timeout", "reservation_ttl", "lease_seconds"])
+def test_times_that_are_none_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        SchedulerConfig(**{name: value})
 
 
 def test_a_policy_without_a_spec_is_the_default_one() -> None:
