@@ -21,7 +21,7 @@ from reclock.discovery.v1 import discovery_pb2
 from services.discovery import metrics, succession
 from services.discovery.hub import Hub
 from services.discovery.probe import ProbeResult
-from services.discovery.providers.base import Found, Problem, Reading
+from services.discovery.providers.base import Found, Problem, Reading, is_unread
 from services.discovery.record import (
     CONFIGURED,
     REACHABLE,
@@ -158,7 +158,7 @@ class Registry:
             self._read.add(provider)
         succession.withdraw(self, provider, wanted, reading.unreadable)
         for record in [r for r in self.records.values() if r.provider == provider and r.name not in wanted]:
-            if any(record.source.startswith(source) for source in reading.unreadable):
+            if is_unread(record.source, reading.unreadable):
                 self.set_configured(record, "its source cannot be read now; this is what was known last")
                 self.publish(record)
             else:

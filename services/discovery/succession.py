@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from services.discovery.health import Change
 from services.discovery.probe import ProbeResult
-from services.discovery.providers.base import Found
+from services.discovery.providers.base import Found, is_unread
 from services.discovery.record import CONFIGURED, REACHABLE, READY, Record, is_part, now
 from services.discovery.waiting import ANOTHER, Waiting, fingerprint
 
@@ -63,7 +63,7 @@ def withdraw(registry: Registry, provider: str, wanted: Container[str], unreadab
         waiting = record.waiting
         if waiting is None or waiting.provider != provider or record.name in wanted:
             continue
-        if not any(waiting.found.source.startswith(source) for source in unreadable):
+        if not is_unread(waiting.found.source, unreadable):
             wait_for(registry, record, None)
 
 

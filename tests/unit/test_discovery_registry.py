@@ -423,3 +423,16 @@ def test_changes_and_latencies_are_remembered_and_outlive_a_restart() -> None:
     assert kept is not None
     assert list(kept.health.changes)[-1].reason == "Reason49"
     assert kept.health.samples == 0
+
+
+@pytest.mark.parametrize(("beginning", "kept"), [
+    ("", True), ("/k", True), ("/k/", True), ("/k/a", False), ("/k/a.yaml", True), ("/k/a.yaml#", True), ("/k/a.yaml#prod", False),
+    ("/k/a.yaml#prod-eu", True), ("/k/b.yaml", False),
+])  # fmt: skip
+def test_only_what_is_below_an_unreadable_source_is_kept(beginning: str, kept: bool) -> None:
+    """A context `prod` that is bad must not keep `prod-eu`, which somebody has removed."""
+    registry = Registry(Hub(), ["files"])
+    gone = found("prod-eu", kubeconfig("prod-eu", {"server": "https://eu:1"}), "/k/a.yaml#prod-eu")
+    registry.reading("files", Reading((gone,)))
+    registry.reading("files", Reading((), (), (beginning,)))
+    assert ("prod-eu" in registry.records) is kept

@@ -6,7 +6,7 @@ state that could be missed, and engaging twice is the same as once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -102,9 +102,20 @@ class Reading:
     clusters: tuple[Found, ...]
     problems: tuple[Problem, ...] = ()
     unreadable: tuple[str, ...] = ()
-    """Beginnings of the sources that could not be read: clusters known from there stay."""
+    """Sources, or what sources begin with, that could not be read: clusters known from there stay. See `is_unread`."""
     complete: bool = True
     """False before the first complete reading: this one only says why there is none yet."""
+
+
+def is_unread(source: str, unreadable: Iterable[str]) -> bool:
+    """Whether a source is one of these or below one: `/k/a.yaml#prod` is below `/k` and `/k/a.yaml#`, not below `/k/a.yaml#p`."""
+    for beginning in unreadable:
+        rest = source.removeprefix(beginning)
+        if not beginning or source == beginning:
+            return True
+        if rest != source and (beginning[-1] in "#:/" or rest[0] in "#/"):
+            return True
+    return False
 
 
 def unread(source: str, message: str) -> Reading:
