@@ -6,6 +6,7 @@ import json
 import secrets
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -14,6 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.kube.session.collector import Collector
 from tests.kube.session.test_bad_input import Raw
+from tests.kube.session.test_watches import watching
 from tests.kube.session.tools import Kubectl, RunningFleet, eventually
 
 SERVICES = {
@@ -82,3 +84,28 @@ def test_one_trace_from_the_client_to_the_member(
         while top.parent_span_id in ids:
             top = ids[top.parent_span_id]
         assert top.span_id == server.span_id
+
+
+def said(span: Any, key: str) -> str:
+    return next((one.value.string_value for one in span.attributes if one.key == key), "")
+
+
+def test_one_trace_of_an_event_from_the_member_to_the_client(fleet: RunningFleet, collector: Collector) -> None:
+    """A pod is made on a member, behind the front's back; who watches at the front is the trace's end."""
+    name, east = f"told-{secrets.token_hex(4)}", fleet.member("east").within("default")
+    version = json.loads(fleet.kubectl("get", "--raw", "/api/v1/namespaces/default/pods?limit=1"))["metadata"]["resourceVersion"]
+    with watching(fleet.kubectl.within("default"), f"resourceVersion={version}") as watch:
+        east("run", name, "--image=example/web:1")
+        eventually(lambda: watch.types(name), 20)
+    east("delete", "pod", name, "--wait=false")
+
+    def whole() -> list[Any]:
+        for event in [span for span in list(collector.spans) if span.name == "event" and said(span, "object") == name]:
+            spans = collector.of_trace(event.trace_id.hex())
+            if {"queue", "commit", "log", "deliver"} <= {span.name for span in spans}:
+                return [event, *(span for span in spans if span is not event)]
+        return []
+
+    event, *parts = eventually(whole, 30)
+    assert not event.parent_span_id and said(event, "cluster") == "east"
+    assert all(span.parent_span_id == event.span_id for span in parts), [(span.name, span.parent_span_id) for span in parts]
