@@ -194,6 +194,17 @@ async def test_show_is_504_when_the_log_does_not_come(fleet: Fleet) -> None:
     assert caught.value.code == 504 and service
 
 
+async def test_a_write_whose_object_is_gone_was_done_all_the_same(fleet: Fleet) -> None:
+    """The log passed its state over, and there is nothing to read again: an error would deny the write."""
+    import json
+
+    old = fleet.write("east", pod("a"), log=False)
+    fleet.write("east", old, delete=True)
+    body = json.dumps({"kind": "Pod", "apiVersion": "v1", **old}).encode()
+    shown = json.loads(await fleet.reads.show(fleet.clock, "east", body, "", timeout=1.0))  # type: ignore[arg-type]
+    assert shown["metadata"]["name"] == "a" and "resourceVersion" not in shown["metadata"]
+
+
 async def test_two_objects_with_one_member_version(fleet: Fleet) -> None:
     """The log has reached the version by the other object: this one's state is still on its way, not passed over."""
     first, second = pod("a"), pod("b")

@@ -34,6 +34,24 @@ async def test_waits_until_the_log_has_what_was_deleted(world: World) -> None:
     assert world.clock.deletions == [("east", "u2")]
 
 
+async def test_what_is_gone_at_once_is_answered_under_its_deletion(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion without grace answers the object under the version of its deletion, which the log may have by then."""
+    world.east.answers[("DELETE", ONE)] = pod(uid="u1", resourceVersion="18")
+    marker = world.clock.marker("east", "ns", "web")
+
+    async def deleted(*_: Any, **__: Any) -> None:
+        marker.version, marker.fleet, marker.deleted = 18, 700, True
+
+    async def never(*_: Any, **__: Any) -> None:
+        raise errors.timed_out("no live state of that version ever comes")
+
+    monkeypatch.setattr(world.clock, "wait_deleted", deleted)
+    monkeypatch.setattr(world.context.reads, "show", never)
+    answer = await delete.delete(world.context, call("DELETE", ONE), PODS)
+    assert isinstance(answer.body, bytes) and answer.status == 200
+    assert msgspec.json.decode(answer.body)["metadata"]["resourceVersion"] == "700"
+
+
 @pytest.mark.parametrize(("query", "body"), [("?dryRun=All", None), ("", {"dryRun": ["All"]})])
 async def test_dry_run_waits_for_nothing(world: World, query: str, body: Any) -> None:
     """kubectl asks for it in the DeleteOptions."""

@@ -149,7 +149,12 @@ class Reads:
             raise unavailable(f"cluster {cluster} is leaving the fleet, try again")
         path = path or clock.aggregated.at().path(meta.namespace or None, meta.name)
         for _ in range(5):
-            answer = await member.client.request("GET", path, headers={"Accept": accept or JSON_TYPE})
+            try:
+                answer = await member.client.request("GET", path, headers={"Accept": accept or JSON_TYPE})
+            except StatusError as error:
+                if error.code != 404:
+                    raise
+                return await self._unnumbered(clock, cluster, body, meta)
             now = _scan(cluster, answer.body)
             marker = await clock.wait_version(
                 cluster, now.namespace, now.name, now.uid, version_of(now.version), timeout=5.0
@@ -158,6 +163,11 @@ class Reads:
                 shown = await self.present(clock.aggregated, cluster, answer.body, now, marker.fleet)
                 return codec_of(answer.body).rewrap(answer.body, shown)
         raise unavailable(f"cluster {cluster}: its events lag behind, try again")
+
+    async def _unnumbered(self, clock: ResourceClock, cluster: str, body: bytes, meta: AnyMeta) -> bytes:
+        """What was written and is gone since: the write was done, which an error would deny."""
+        codec = codec_of(body)
+        return codec.rewrap(body, codec.without_version(await self.present(clock.aggregated, cluster, body, meta, 0)))
 
     async def present(
         self, aggregated: Aggregated, cluster: str, body: bytes, meta: AnyMeta, version: int

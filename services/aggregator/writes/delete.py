@@ -33,14 +33,14 @@ def is_dry(call: Call, options: bytes | None) -> bool:
 
 
 async def _answer(context: WriteContext, call: Call, target: Target, answer: Response) -> web.Response:
-    """A Status passes; an object that is still terminating is shown under the version it has now."""
+    """A Status passes; of an object the log need not have just that state any more, and nothing is left to wait for.
+
+    What is deleted at once is answered under the version of its deletion, which is its tombstone's.
+    """
     head = head_of(answer.body)
     if not head.version:
         return respond(call, answer, answer.body)
-    marker = target.clock.marker(target.cluster, target.namespace, target.name)
-    if marker is not None and marker.uid == head.uid and str(marker.version) == head.version:
-        return await show(context, call, target.clock, target.cluster, answer)
-    # Deleted meanwhile: its last state has a number only if the log saw it; without one, none is shown.
+    call.audit["memberVersion"] = head.version
     return respond(call, answer, await show_settled(context, target.clock, target.cluster, answer.body))
 
 
