@@ -43,6 +43,7 @@ WAITING = 30.0
 """Seconds after which a workload that fits nowhere is tried again, beside the events that wake it."""
 RECHECK = 5.0
 DUE = 0.05
+BEING_READ = 0.1
 
 Observer = Callable[[Workload, str, str, bool], None]
 """Told what happened to a workload: it, reason, message, whether it is good news."""
@@ -136,6 +137,8 @@ class Engine:
         if blocked := self._blocked(workload, policy):
             text = f"waits until its copy on {', '.join(sorted(blocked))} is gone: it must not run twice"
             return await self._refuse(workload, "CopyRunning", text)
+        if self.fleet.joining(policy, self.clock.monotonic()):
+            return BEING_READ
         wish = self._wish(workload, policy, workload.attempts)
         found = await self._find(workload, policy, wish)
         if found.clusters is None:

@@ -15,6 +15,9 @@ from services.scheduler.verdict import Verdict
 FenceWait = Callable[[str, float], float | None]
 """(cluster, time-out): seconds until what must not run twice is stopped on a lost cluster; None: nobody stops it."""
 
+JOINING = 3.0
+"""Seconds in which the nodes and pods of a member that has just come are read, in all but bad cases."""
+
 
 def _nobody_fences(cluster: str, limit: float) -> float | None:
     return None
@@ -51,6 +54,23 @@ class Fleet:
         self.admissions: dict[str, Admission] = {}
         self.fence_wait: FenceWait = _nobody_fences
         self._cache: dict[int, tuple[Policy, Candidates]] = {}
+        self._joining: dict[str, float] = {}
+
+    def joined(self, name: str, now: float) -> None:
+        """A member came, or came back, at `now` by the monotonic clock."""
+        self._joining[name] = now + JOINING
+
+    def joining(self, policy: Policy, now: float) -> str:
+        """A candidate that came a moment ago and is still being read; "" when there is none. O(members that came).
+
+        At a start of the manager, or of the fleet, members are read one after the other: whoever decides by the first of
+        them alone places everything there, and it stays there.
+        """
+        self._joining = {name: end for name, end in self._joining.items() if now < end}
+        if not self._joining:
+            return ""
+        passing = {member.name for member in self.candidates(policy).passing}
+        return next((name for name in self._joining if name in passing and self.admissions[name].problem()), "")
 
     def touch(self) -> None:
         """Forget cached candidates."""

@@ -64,6 +64,7 @@ class Members:
             self._engage_worker(member, tasks)
         else:
             self._engage_local(member, tasks)
+        self.fleet.joined(member.name, self._clock.monotonic())
         self.fleet.touch()
         self._on_change(member.name)
 
@@ -111,6 +112,8 @@ class Members:
             await self.engaged(member)
             return
         if _matters(member) != _matters(old):
+            if member.ready and not old.ready:
+                self.fleet.joined(member.name, self._clock.monotonic())
             self.fleet.touch()
             self._on_change(member.name)
 

@@ -9,6 +9,9 @@ import pytest
 from scheduler_fakes import START, GatedAdmission, World, node, pod
 
 from services.common.errors import MemberUnreachable
+from services.scheduler.admission import LocalAdmission
+from services.scheduler.engine import BEING_READ
+from services.scheduler.fleet import JOINING
 from services.scheduler.matching import Taint
 from services.scheduler.member import Answer
 
@@ -348,6 +351,33 @@ async def test_impossible_requests_are_rejected_with_the_reason(world: World) ->
     await world.settle(key)
     assert world.condition(key, "Scheduled")["reason"] == "Invalid"
     assert "'lots' is no Kubernetes quantity" in world.condition(key, "Scheduled")["message"]
+
+
+async def test_a_member_that_has_just_come_is_read_before_others_get_everything(world: World) -> None:
+    world.member("east")
+    west = world.member("west")
+    problem = ["its nodes and pods are not read yet"]
+    world.fleet.admissions["west"] = LocalAdmission(west, world.clock, ttl=30.0, problem=lambda: problem[0])
+    world.fleet.joined("west", world.clock.monotonic())
+    key = world.workload("web", kind="ReplicaSet", count=4, mode="Divided")
+    assert await world.engine.reconcile(key) == BEING_READ
+    assert world.clusters(key) is None
+    problem[0] = ""
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2, "west": 2}
+
+
+async def test_a_member_that_cannot_be_read_is_not_waited_for_long(world: World) -> None:
+    world.member("east")
+    west = world.member("west")
+    world.fleet.admissions["west"] = LocalAdmission(west, world.clock, ttl=30.0, problem=lambda: "it does not answer")
+    world.fleet.joined("west", world.clock.monotonic())
+    key = world.workload("web", kind="ReplicaSet", count=2, mode="Divided")
+    await world.settle(key)
+    assert world.clusters(key) is None
+    world.clock.advance(JOINING)
+    await world.settle(key)
+    assert world.clusters(key) == {"east": 2}
 
 
 async def test_an_empty_fleet_says_so(world: World) -> None:
