@@ -115,7 +115,8 @@ async def reconcile_member(context: Context, member: MemberCache, key: Key) -> N
         if ours is not None:
             await context.applier.sync(member, NAMESPACE, context.world.dependency(NAMESPACE, host))
         return
-    if host is None and ours is not None and not await _gone_from_host(context, key.name, host_uid(ours)):
+    # What was read may be older than the namespace: nothing is emptied before the host itself says that it is gone.
+    if host is None and not await _gone_from_host(context, key.name, host_uid(ours) if ours is not None else ""):
         raise Again(CHECK)
     await _empty(context, member, key.name)
     if ours is not None and not deleting(ours):
