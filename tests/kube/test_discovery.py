@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,18 +100,24 @@ class Rig:
         await self.stop()
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def rig(clusters: Fleet, kubectl: Any, tmp_path: Path) -> AsyncIterator[Rig]:
-    on_host = kubectl(clusters.host.kubeconfig)
+@asynccontextmanager
+async def discovering(clusters: Fleet, on_host: Any, folder: Path, *names: str) -> AsyncIterator[Rig]:
+    """A rig that has found those members."""
     await on_host("apply", "-f", str(CRD))
     await on_host("wait", "--for=condition=Established", "crd/clusters.reclock.dev")
-    made = Rig(clusters, tmp_path)
-    made.add("east")
-    made.add("west")
+    made = Rig(clusters, folder)
+    for name in names:
+        made.add(name)
     await made.start()
     yield made
     await made.close()
     await on_host("delete", "clusters", "--all")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def rig(clusters: Fleet, on_host: Any, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with discovering(clusters, on_host, tmp_path, "east", "west") as made:
+        yield made
 
 
 @pytest.fixture

@@ -16,10 +16,17 @@ from services.common.kube.client import KubeClient
 from services.common.kube.informer import Informer
 from tests.kube.conftest import Kubectl
 from tests.kube.front_rig import PODS, Config, OneMember, serving_files
-from tests.kube.test_discovery import CONFIG_MAPS, Rig, eventually, on_host, rig
+from tests.kube.test_discovery import CONFIG_MAPS, Rig, discovering, eventually, on_host
 from tests.kube.test_front_kubectl import Running
 
-__all__ = ["on_host", "rig"]
+__all__ = ["on_host"]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def rig(clusters: Fleet, on_host: Kubectl, tmp_path: Path) -> AsyncIterator[Rig]:
+    """Without west: one that discovery has reached keeps its place, and the Secret's would be left out as the same cluster."""
+    async with discovering(clusters, on_host, tmp_path, "east") as made:
+        yield made
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -58,7 +65,6 @@ async def test_a_revoked_token_is_told_and_its_successor_taken(
 ) -> None:
     fleet = await rig.watch()
     await rig.stop()
-    rig.remove("west")
     rig.config.providers.append({"type": "kubeconfig-secret", "namespace": "default"})
     file = _kubeconfig(rig.fleet, await _token(west, account, f"{account}-1"), tmp_path / "west.yaml")
     await on_host("delete", "secret", "rotated", "--ignore-not-found")
