@@ -51,8 +51,18 @@ async def _page(api: Api) -> str:
 
 
 async def _fleet(api: Api) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    items, sources = await asyncio.gather(api.items(f"{GROUP}/clusters"), api.call("GET", "/reclock/sources"))
-    return items, sources["problems"]
+    items, sources = await asyncio.gather(api.items(f"{GROUP}/clusters"), _problems(api))
+    return items, sources
+
+
+async def _problems(api: Api) -> list[dict[str, Any]]:
+    """Sources that cannot be read; that nobody can say is one of them, and does not keep the clusters from being shown."""
+    try:
+        problems: list[dict[str, Any]] = (await api.call("GET", "/reclock/sources"))["problems"]
+    except CliError as error:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return [{"provider": "discovery", "source": "shown is what was known last", "message": str(error), "since": now}]
+    return problems
 
 
 def _note(problem: dict[str, Any]) -> str:
@@ -61,12 +71,10 @@ def _note(problem: dict[str, Any]) -> str:
 
 async def describe(api: Api, name: str, form: Format) -> None:
     """Print all that is known about one cluster: where it is from, its health, its last changes."""
-    item, sources = await asyncio.gather(
-        api.call("GET", f"{GROUP}/clusters/{name}"), api.call("GET", "/reclock/sources")
-    )
+    item, found = await asyncio.gather(api.call("GET", f"{GROUP}/clusters/{name}"), _problems(api))
     status = item.get("status") or {}
     source = status.get("source", "")
-    problems = [one for one in sources["problems"] if source and one["source"] == source]
+    problems = [one for one in found if (source and one["source"] == source) or one["provider"] == "discovery"]
     if form is not Format.table:
         show({"cluster": item, "problems": problems}, form, (), (), "")
         return

@@ -38,6 +38,10 @@ EAST = {
 PROBLEM = {"provider": "kubeconfig-file", "source": "/etc/east#east", "message": "is no YAML", "since": "2026-01-02T00:00:00Z"}
 
 
+AWAY: list[bool] = []
+"""Something in it: discovery does not answer."""
+
+
 @pytest_asyncio.fixture
 async def front(tmp_path: Path) -> AsyncIterator[str]:
     """A front with one cluster; gives the path of its kubeconfig."""
@@ -49,6 +53,8 @@ async def front(tmp_path: Path) -> AsyncIterator[str]:
         return web.json_response(EAST) if request.path.endswith("/east") else status(404, "NotFound", 'clusters "x" not found')
 
     async def sources(request: web.Request) -> web.Response:
+        if AWAY:
+            return status(503, "ServiceUnavailable", "asking discovery: failed to connect")
         return web.json_response({"problems": [PROBLEM]})
 
     fake = KubeFake()
@@ -76,6 +82,16 @@ async def test_a_cluster_is_described(front: str, capsys: pytest.CaptureFixture[
     assert yaml.safe_load(capsys.readouterr().out)["cluster"] == EAST
     with pytest.raises(CliError, match='"x" not found'):
         await connected(front, lambda api: command.describe(api, "x", Format.table))
+
+
+async def test_clusters_are_shown_while_discovery_is_away(
+    front: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "AWAY", [True])
+    for show in (lambda api: command.clusters(api, Format.table), lambda api: command.describe(api, "east", Format.table)):
+        await connected(front, show)
+        out = capsys.readouterr().out
+        assert "https://east:1" in out and "shown is what was known last: asking discovery: failed to connect" in out
 
 
 async def test_clusters_are_shown_live(front: str, capsys: pytest.CaptureFixture[str]) -> None:

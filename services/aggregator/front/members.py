@@ -35,7 +35,7 @@ class Members:
     def require_fleet(self) -> None:
         """503 before the fleet is known: an answer without any member would look complete."""
         if (missing := self._fleet.check()) is not None:
-            raise unavailable(f"the clusters of the fleet are not known yet: {missing}", retry_after=2)
+            raise unavailable(f"the clusters of the fleet are not known yet: {missing}")
 
     def notice(self, info: RequestInfo) -> str | None:
         """The warning for the deletion of a namespace that has to wait for members, or None."""

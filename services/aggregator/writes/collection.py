@@ -50,7 +50,7 @@ async def delete_collection(context: WriteContext, call: Call, aggregated: Aggre
     if failure is not None:
         raise failure
     if not results:
-        raise errors.unavailable(f"no cluster serves {aggregated.key} now", retry_after=5)
+        raise errors.MemberAway(f"no cluster serves {aggregated.key} now")
     done = [result for result in results if not isinstance(result, BaseException)]
     snapshot = await clock.snapshot(timeout=SETTLE)
     items = [item for _, items in done for item in items]

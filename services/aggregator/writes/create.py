@@ -235,7 +235,7 @@ async def _pick(context: WriteContext, new: New, clock: ResourceClock) -> str:
     # Selected by the aggregation and serving the type: anywhere else nobody would see the object.
     candidates = sorted(name for name, state in clock.members.items() if name and state.serves)
     if not candidates:
-        raise errors.unavailable(f"no cluster serves {new.aggregated.key} now", retry_after=5)
+        raise errors.MemberAway(f"no cluster serves {new.aggregated.key} now")
     request = scheduler_pb2.PlaceObjectRequest(
         api_version=new.head.api_version or new.aggregated.at(new.call.info.version).group_version,
         kind=new.head.kind or new.aggregated.kind,
@@ -248,9 +248,7 @@ async def _pick(context: WriteContext, new: New, clock: ResourceClock) -> str:
         answer = await context.placement.PlaceObject(request, timeout=PLACE_TIMEOUT)
     except grpc.aio.AioRpcError as error:
         if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-            raise errors.unavailable(
-                "the scheduler is away: new objects wait for it, try again", retry_after=2
-            ) from error
+            raise errors.unavailable("the scheduler is away: new objects wait for it, try again") from error
         raise from_rpc(error, "placing the object") from error
     if not answer.fits:
         reasons = "; ".join(f"{verdict.cluster}: {verdict.message}" for verdict in answer.verdicts)
