@@ -94,8 +94,11 @@ async def ns(rig: PlacementRig, host: Kubectl, request: pytest.FixtureRequest) -
     yield name
     await host("delete", "namespace", name, timeout=120)
     await host("delete", "placementpolicy", name, "--ignore-not-found")
-    for cluster in rig.clients:
-        assert await rig.get(cluster, NAMESPACES, "", name) is None
+
+    async def gone() -> bool:  # a member's own namespace, which the test deleted itself, takes its time
+        return all([await rig.get(cluster, NAMESPACES, "", name) is None for cluster in rig.clients])
+
+    await until(gone, f"namespace {name} is left nowhere")
 
 
 async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = 40) -> Any:
