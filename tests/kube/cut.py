@@ -6,11 +6,16 @@ import asyncio
 
 
 class Link:
-    """Forwards `port` of this machine to `target`; `cut` ends every connection and lets no new one through."""
+    """Forwards `port` of this machine to `target`; `cut` ends every connection and lets no new one through.
+
+    `freeze`: connections stay, and no byte passes; `mend` lets what came meanwhile through, late.
+    """
 
     def __init__(self, host: str, target: int, port: int) -> None:
         self.host, self.target, self.port = host, target, port
         self.whole = True
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._server: asyncio.Server | None = None
         self._running: set[asyncio.Task[None]] = set()
 
@@ -24,9 +29,14 @@ class Link:
         for task in self._running:
             task.cancel()
 
+    def freeze(self) -> None:
+        """No byte passes from now on, and nobody is told."""
+        self._flows.clear()
+
     def mend(self) -> None:
         """New connections pass again."""
         self.whole = True
+        self._flows.set()
 
     async def stop(self) -> None:
         """Stop listening."""
@@ -41,9 +51,10 @@ class Link:
         try:
             if not self.whole:
                 return
+            await self._flows.wait()
             there, back = await asyncio.open_connection(self.host, self.target)
             try:
-                await asyncio.gather(_pipe(reader, back), _pipe(there, writer))
+                await asyncio.gather(self._pipe(reader, back), self._pipe(there, writer))
             finally:
                 back.transport.abort()
         except (OSError, asyncio.CancelledError):
@@ -52,9 +63,9 @@ class Link:
             self._running.discard(task)
             writer.transport.abort()
 
-
-async def _pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    while data := await source.read(65536):
-        sink.write(data)
-        await sink.drain()
-    sink.close()
+    async def _pipe(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            await self._flows.wait()
+            sink.write(data)
+            await sink.drain()
+        sink.close()

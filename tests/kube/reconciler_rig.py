@@ -46,6 +46,8 @@ class Rig:
         self.clients: dict[str, KubeClient] = {}
         self.discovery = ""
         self.reconciler = ""
+        self.replicas: dict[str, Obj] = {"reconciler": {}}
+        """The reconcilers' processes (`reconciler`, `reconciler-…`), and what their configurations have beside the usual."""
 
     async def forget(self, cluster: str) -> None:
         """Say that a removed cluster will not come back, as soon as that is taken."""
@@ -70,7 +72,7 @@ class Rig:
         }  # fmt: skip
         path = self.directory / f"{name}.yaml"
         path.write_text(yaml.safe_dump(whole))
-        command = [sys.executable, "-m", f"services.{name}", "--config", str(path)]
+        command = [sys.executable, "-m", f"services.{name.partition('-')[0]}", "--config", str(path)]
         self.processes[name] = Process(
             name, command, log=self.directory / f"{name}.log", cwd=CHECKOUT,
             ready=http_ready(f"http://127.0.0.1:{http}/readyz"),
@@ -80,9 +82,10 @@ class Rig:
     async def running(self) -> AsyncIterator[Rig]:
         """Everything up; stopped on the way out."""
         await install(self.fleet.host.api, lambda text: None)
-        grpc = {name: self.ports.take() for name in ("discovery", "scheduler", "reconciler")}
+        grpc = {name: self.ports.take() for name in ("discovery", "scheduler", *self.replicas)}
         self.discovery = f"127.0.0.1:{grpc['discovery']}"
-        self.reconciler = f"127.0.0.1:{grpc['reconciler']}"
+        self.addresses = [f"127.0.0.1:{grpc[name]}" for name in self.replicas]
+        self.reconciler = self.addresses[0]
         discovery = {"discoveryAddress": self.discovery}
         provider = {"type": "kubeconfig-file", "paths": [str(self.fleet.layout.members)]}
         self._service("discovery", grpc["discovery"], {
@@ -90,7 +93,8 @@ class Rig:
             "stateFile": str(self.directory / "state"),
         })  # fmt: skip
         self._service("scheduler", grpc["scheduler"], {"role": "manager", **discovery})
-        self._service("reconciler", grpc["reconciler"], {"sweepSeconds": 2, **discovery})
+        for name, more in self.replicas.items():
+            self._service(name, grpc[name], {"sweepSeconds": 2, **discovery, **more})
         self.processes["deployments"] = self.fleet.host.build_controller_manager(
             "deployments", self.ports.take(), self.fleet.host.kubeconfig, ["deployment-controller"]
         )
