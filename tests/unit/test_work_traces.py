@@ -46,6 +46,21 @@ async def test_event_request_and_done_are_one_trace(spans: InMemorySpanExporter)
         await worker.close()
 
 
+async def test_each_event_of_a_watch_begins_a_trace(spans: InMemorySpanExporter) -> None:
+    async with rig("east") as it:
+        worker = it.worker(for_configmaps())
+        await it.synced()
+        for name in ("one", "two"):
+            it.clusters.clusters["east"].put("configmaps", "a", name)
+        requests = await worker.requests(2)
+        for request in requests:
+            await worker.done(request)
+        assert len({request.traceparent.split("-")[1] for request in requests}) == 2
+        events = [span for span in spans.get_finished_spans() if span.name == "event"]
+        assert len(events) == 2 and not any(span.parent for span in events)
+        await worker.close()
+
+
 @pytest.mark.parametrize("ratio", [0.0])
 async def test_what_is_not_kept_of_the_event_is_not_kept_of_the_request(spans: InMemorySpanExporter) -> None:
     async with rig("east") as it:

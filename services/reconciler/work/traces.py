@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from opentelemetry.context import Context
+
 from services.common import telemetry
 from services.reconciler.work.mapping import Target
 
@@ -33,7 +35,8 @@ class Traces:
         if not telemetry.enabled():
             return
         headers: dict[str, str] = {}
-        with telemetry.span("event", cluster=target.cluster, namespace=target.namespace, object=target.name):
+        # A root: what runs here is a watch, or a worker's stream, with a span that lasts and has all its events in it.
+        with telemetry.span("event", parent=Context(), cluster=target.cluster, namespace=target.namespace, object=target.name):
             telemetry.inject(headers)
         self._parents.pop(target, None)
         self._parents[target] = headers.get("traceparent", "")
