@@ -16,10 +16,6 @@ class Sinks:
         self.informer = Informer(client, SINKS, absent_is_empty=True)
 
     def resources(self) -> list[Resource]:
-        """The resources, each once."""
-        found: dict[str, Resource] = {}
-        for obj in self.informer.store.values():
-            spec = obj.get("spec") or {}
-            resource = Resource(spec.get("group") or "", spec["version"], spec["resource"])
-            found.setdefault(resource.key, resource)
-        return list(found.values())
+        """The resources, each once in each version that a Sink names: a member may serve only one of them."""
+        specs = [obj.get("spec") or {} for obj in self.informer.store.values()]
+        return list(dict.fromkeys(Resource(spec.get("group") or "", spec["version"], spec["resource"]) for spec in specs))

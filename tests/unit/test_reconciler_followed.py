@@ -12,6 +12,7 @@ from services.common.kube.resource import Resource
 from services.common.kube.shape import Shape
 from services.common.tasks import Tasks
 from services.reconciler.owned import OwnedObjects
+from services.reconciler.sinks import Sinks
 from services.reconciler.work.hub import Hub
 from services.reconciler.work.replicas import Record, Replicas
 
@@ -95,3 +96,12 @@ async def test_a_replica_whose_lease_ends_while_it_stops_still_stops() -> None:
     replicas._give_up = give_up
     await replicas.stop()
     assert lost == ["east", "west"] and replicas._fences == {}
+
+
+def test_what_sinks_copied_is_looked_for_in_every_version_that_they_name() -> None:
+    """A member that leaves may serve but one of them: what it lacks has nothing, and the other one's copies would stay."""
+    sinks = Sinks(Away())  # type: ignore[arg-type]
+    for name, version in (("a", "v1beta1"), ("b", "v1"), ("c", "v1")):
+        spec = {"group": "example.com", "version": version, "resource": "widgets"}
+        sinks.informer.store["", name] = {"metadata": {"name": name}, "spec": spec}
+    assert [resource.version for resource in sinks.resources()] == ["v1beta1", "v1"]
