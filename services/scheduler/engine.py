@@ -19,8 +19,6 @@ from services.scheduler.departures import (
     CONFLICT,
     DRAINED,
     GONE,
-    UNSCHEDULABLE,
-    WORKER_LOST,
     Departure,
     Stay,
     Timeouts,
@@ -29,6 +27,7 @@ from services.scheduler.departures import (
 from services.scheduler.dispatch import Dispatcher, Outcome, Wish
 from services.scheduler.fleet import Fleet
 from services.scheduler.holds import Holds
+from services.scheduler.moves import Moves
 from services.scheduler.policy import Policy
 from services.scheduler.store import Remaining, StaleError, WorkloadStore, forever
 from services.scheduler.verdict import Verdict
@@ -66,9 +65,10 @@ class Engine:
         self.policies: tuple[Policy, ...] = ()
         self.holds = Holds(fleet, remaining)
         self.waiting: set[Key] = set()
-        self._dispatcher = Dispatcher(fleet, self.holds, patience=patience)
+        self.dispatcher = Dispatcher(fleet, self.holds, patience=patience)
         self._probe = probe
-        self._observe = observe
+        self.observe = observe
+        self._moves = Moves(self)
         self._uids: dict[Key, str] = {}
         self._said: dict[Key, tuple[object, float]] = {}
 
@@ -133,25 +133,26 @@ class Engine:
             return (workload.requeue_at - now).total_seconds()
         returned = drains.returned(workload, policy, self.fleet, now)
         if returned is not None:
-            return await self._place(workload, policy, returned, {}, "its cluster may be used again")
+            return await self.place(workload, policy, returned, {}, "its cluster may be used again")
         if blocked := self._blocked(workload, policy):
             text = f"waits until its copy on {', '.join(sorted(blocked))} is gone: it must not run twice"
             return await self._refuse(workload, "CopyRunning", text)
         if self.fleet.joining(policy, self.clock.monotonic()):
             return BEING_READ
-        wish = self._wish(workload, policy, workload.attempts)
-        found = await self._find(workload, policy, wish)
+        wish = self.wish(workload, policy, workload.attempts)
+        found = await self.find(workload, policy, wish)
         if found.clusters is None:
             await self.holds.release(workload.uid)
             return await self._refuse(workload, "NoClusterFits", writing.nowhere(found.verdicts), found.verdicts)
-        workload = self._current(workload)
+        workload = self.current(workload)
         if drains.returned(workload, policy, self.fleet, now) is not None or self._blocked(workload, policy):
             # Rule 4: back before a new winner was stored, it is the winner. Members were asked for seconds.
             raise StaleError("what keeps it changed while members were asked")
         placement = Placement(workload.attempts, found.clusters)
-        return await self._place(workload, policy, placement, found.verdicts)
+        return await self.place(workload, policy, placement, found.verdicts)
 
-    def _wish(self, workload: Workload, policy: Policy, attempt: int) -> Wish:
+    def wish(self, workload: Workload, policy: Policy, attempt: int) -> Wish:
+        """What a dispatch has to take into account, by what happened to the workload so far."""
         conflicts = writing.conflicts(workload, self.clock.now())
         avoid = {name: Verdict(name, CONFLICT, item.message) for name, item in conflicts.items()}
         remembered = workload.last_placement.clusters if workload.last_placement else {}
@@ -168,17 +169,18 @@ class Engine:
         limit = policy.worker_lost_timeout or self.timeouts.worker_lost
         return blocked | running.out_of_sight(workload, self.fleet, limit)
 
-    async def _find(self, workload: Workload, policy: Policy, wish: Wish) -> Outcome:
+    async def find(self, workload: Workload, policy: Policy, wish: Wish) -> Outcome:
+        """Ask the members for room, as the policy says. What it finds is held, and stored by `place` only."""
         kind = policy.type_for(workload.mode)
         if kind == DUPLICATED:
-            return await self._dispatcher.duplicated(workload, policy, wish, self._replicas(workload))
+            return await self.dispatcher.duplicated(workload, policy, wish, self._replicas(workload))
         if kind == DIVIDED:
-            return await self._dispatcher.divided(workload, policy, wish)
+            return await self.dispatcher.divided(workload, policy, wish)
 
         async def nominated(clusters: Iterable[str]) -> None:
             await self.store.patch_status(workload, writing.nominated(workload, clusters, self.clock.now()))
 
-        return await self._dispatcher.single(workload, policy, wish, nominated)
+        return await self.dispatcher.single(workload, policy, wish, nominated)
 
     @staticmethod
     def _replicas(workload: Workload) -> int:
@@ -190,12 +192,12 @@ class Engine:
     ) -> float:
         self.waiting.add(workload.key)
         # The object may have been written while members were asked (its nominations).
-        workload = self._current(workload)
+        workload = self.current(workload)
         policy = None if workload.invalid else self.policy_for(workload)
         status = writing.refused(workload, policy.name if policy else None, reason, message, verdicts or {}, self.clock.now())
         if status is not None and self._worth_saying(workload, reason, verdicts or {}):
             await self.store.patch_status(workload, status)
-            self._observe(workload, reason, message, False)
+            self.observe(workload, reason, message, False)
         return RECHECK if self._did_not_answer(policy, verdicts or {}) else WAITING
 
     def _did_not_answer(self, policy: Policy | None, verdicts: Mapping[str, Verdict]) -> bool:
@@ -215,7 +217,7 @@ class Engine:
         self._said[workload.key] = (gist, now)
         return True
 
-    def _current(self, workload: Workload) -> Workload:
+    def current(self, workload: Workload) -> Workload:
         """The newest version, if what a decision rests on is the same in it; StaleError otherwise."""
         newest = self.store.get(workload.key)
         if newest is workload:
@@ -227,22 +229,22 @@ class Engine:
             raise StaleError("the workload's status changed")
         return newest
 
-    async def _place(
+    async def place(
         self, workload: Workload, policy: Policy, placement: Placement, verdicts: Mapping[str, Verdict],
         note: str = "", departures: Iterable[Departure] = (),
     ) -> float | None:  # fmt: skip
         """Store the winner, then confirm it, then release the others."""
-        workload = self._current(workload)
+        workload = self.current(workload)
         now, lacked = self.clock.now(), room.lacks(workload)
         status = writing.placed(workload, policy, placement, verdicts, list(departures), now)
         workload = await self.store.patch_status(workload, status)
         self.waiting.discard(workload.key)
         self._said.pop(workload.key, None)
         message = writing.admitted_on(placement)
-        self._observe(workload, "Placed", f"{message}: {note}" if note else message, True)
+        self.observe(workload, "Placed", f"{message}: {note}" if note else message, True)
         why = room.lacking(placement.clusters, verdicts)
         if why and not lacked:
-            self._observe(workload, room.NO_ROOM, why, False)
+            self.observe(workload, room.NO_ROOM, why, False)
         return await self._settle(workload, policy, placement)
 
     async def _settle(
@@ -268,15 +270,15 @@ class Engine:
         half_way = drains.stopped(workload, policy, self.fleet, now)
         if half_way is not None:
             fresh = Placement(placement.attempt, half_way)
-            return await self._place(workload, policy, fresh, {}, "its drain was stopped")
+            return await self.place(workload, policy, fresh, {}, "its drain was stopped")
         if over := drains.ended(workload, self.fleet):
             workload = await self.store.patch_status(workload, writing.arrived(workload, over))
         departures = [item for item in found.departures if await self._really(item)]
         if departures:
-            moved, wait, why = await self._move(workload, policy, placement, departures)
-            if moved:
-                return wait
-            nowhere = (Stay(d.cluster, drains.NOWHERE_TO_GO, why) for d in departures if d.reason == DRAINED)
+            moved = await self._moves.move(workload, policy, placement, departures)
+            if moved.done:
+                return moved.wait
+            nowhere = (Stay(d.cluster, drains.NOWHERE_TO_GO, moved.why) for d in departures if d.reason == DRAINED)
             found.stays.extend(nowhere)
         workload = await self._say_what_stays(workload, found.stays)
         workload = await self._say_whether_it_fits(workload, policy, placement)
@@ -293,7 +295,7 @@ class Engine:
 
     async def _say_what_stays(self, workload: Workload, stays: list[Stay]) -> Workload:
         """Say on the Workload, and once in an event, why a drain leaves it where it is."""
-        workload = self._current(workload)
+        workload = self.current(workload)
         status = writing.blocked(workload, stays, self.clock.now())
         if status is None:
             return workload
@@ -301,7 +303,7 @@ class Engine:
         workload = await self.store.patch_status(workload, status)
         if news:
             text = "; ".join(f"stays on {item.cluster}: {item.message}" for item in stays)
-            self._observe(workload, writing.DRAIN_BLOCKED, text, False)
+            self.observe(workload, writing.DRAIN_BLOCKED, text, False)
         return workload
 
     async def _say_whether_it_fits(self, workload: Workload, policy: Policy, placement: Placement) -> Workload:
@@ -310,19 +312,19 @@ class Engine:
         fits = lacked and room.runs_again(workload, now)
         if not fits and (lacked or room.waits_for_nodes(workload, placement, self.fleet, now)):
             limit = policy.admit_timeout or self.timeouts.admit
-            heard = await self._dispatcher.room(workload, placement.clusters, limit)
+            heard = await self.dispatcher.room(workload, placement.clusters, limit)
             fits = room.found(heard, heard)
             # What is said already is not said anew for other numbers.
             why = "" if lacked else room.lacking(heard, heard)
         if not why and not fits:
             return workload
-        workload = self._current(workload)
+        workload = self.current(workload)
         status = writing.fitting(workload, why, fits, now)
         if status is None:
             return workload
         workload = await self.store.patch_status(workload, status)
         if why:
-            self._observe(workload, room.NO_ROOM, why, False)
+            self.observe(workload, room.NO_ROOM, why, False)
         return workload
 
     def _reappeared(self, workload: Workload) -> bool:
@@ -342,7 +344,7 @@ class Engine:
         replicas = self._replicas(workload)
         if any(count != replicas for count in placement.clusters.values()):
             return True
-        blocked = self._wish(workload, policy, placement.attempt).avoid
+        blocked = self.wish(workload, policy, placement.attempt).avoid
         return any(
             member.name not in placement.clusters and member.name not in blocked
             for member in self.fleet.candidates(policy).passing
@@ -354,111 +356,17 @@ class Engine:
         if kind == SINGLE:
             clusters = dict.fromkeys(list(placement.clusters)[:1], workload.count)
             if len(placement.clusters) == 1:
-                return await self._place(workload, policy, Placement(placement.attempt, clusters), {}, "resized")
-        wish = self._wish(workload, policy, placement.attempt)
+                return await self.place(workload, policy, Placement(placement.attempt, clusters), {}, "resized")
+        wish = self.wish(workload, policy, placement.attempt)
         wish = Wish(wish.attempt, wish.limit, current=placement.clusters, avoid=wish.avoid)
-        found = await self._find(workload, policy, wish)
+        found = await self.find(workload, policy, wish)
         if found.clusters is None or found.clusters == dict(placement.clusters):
             if found.clusters is None:
                 text = writing.nowhere(found.verdicts)
                 await self._refuse(workload, "NoClusterFits", f"the new replicas fit nowhere: {text}", found.verdicts)
             return min(await self._settle(workload, policy, placement) or WAITING, WAITING)
         fresh = Placement(placement.attempt, found.clusters)
-        return await self._place(workload, policy, fresh, found.verdicts, "resized")
-
-    async def _move(
-        self, workload: Workload, policy: Policy, placement: Placement, departures: list[Departure]
-    ) -> tuple[bool, float | None, str]:
-        """Give the shares of what must leave to others. (False, …, why): nothing better was found, it stays."""
-        kind = policy.type_for(workload.mode)
-        if kind == DIVIDED and any(not item.pods for item in departures):
-            # Whole shares first; pods that only lack a node are looked at again after that.
-            departures = [item for item in departures if not item.pods]
-        leaving = {item.cluster: item for item in departures}
-        kept = {name: count for name, count in placement.clusters.items() if name not in leaving}
-        attempt = workload.attempts + 1
-        if kind == DUPLICATED:
-            gone = {name: item for name, item in leaving.items() if self._leaves_duplicate(item)}
-            if not gone:
-                return False, None, "its duplicate has nowhere else to go"
-            rest = {name: count for name, count in placement.clusters.items() if name not in gone}
-            fresh = Placement(placement.attempt, rest)
-            return True, await self._place(workload, policy, fresh, {}, "", list(gone.values())), ""
-        stuck = {item.cluster: item.pods for item in departures if item.pods}
-        if kind == DIVIDED and len(stuck) == len(departures):
-            return await self._shift(workload, policy, placement, departures, stuck)
-        base = self._wish(workload, policy, attempt)
-        avoid = {**base.avoid, **{n: Verdict(n, item.reason, item.message) for n, item in leaving.items()}}
-        wish = Wish(attempt, base.limit, current=kept if kind == DIVIDED else {}, avoid=avoid)
-        found = await self._find(workload, policy, wish)
-        workload = self._current(workload)
-        now = outlook(workload, policy, self.fleet, self.timeouts, self.clock.now()).departures
-        if not set(leaving) <= {item.cluster for item in now}:
-            # Rule 4: back before a new winner was stored, it is the winner. Members were asked for seconds.
-            raise StaleError("what should leave may stay by now")
-        if found.clusters is not None and found.clusters != kept:
-            if self._stops_first(workload, leaving):
-                # The room stays reserved while it stops.
-                return True, await self._evict(workload, placement, departures, keep=found.clusters), ""
-            fresh = Placement(attempt, found.clusters)
-            return True, await self._place(workload, policy, fresh, found.verdicts, "", departures), ""
-        if kept and all(self._is_removed_for_good(item) for item in departures):
-            # Its replicas fit nowhere else now: they are added when they do.
-            return True, await self._place(workload, policy, Placement(attempt, kept), {}, "", departures), ""
-        if all(item.reason in (DRAINED, UNSCHEDULABLE, WORKER_LOST) for item in departures) or kept:
-            # It runs, if badly, or will again when its worker is back: taking it away would make nothing better.
-            return False, None, drains.nowhere(found.verdicts, departures[0].cluster)
-        return True, await self._evict(workload, placement, departures, found.verdicts), ""
-
-    def _stops_first(self, workload: Workload, leaving: Mapping[str, Departure]) -> bool:
-        """Whether its copies have to be gone, or suspended, before it may be placed elsewhere."""
-        if workload.owner.kind == "Job" and any(item.reason == DRAINED for item in leaving.values()):
-            return True
-        return workload.at_most_once and bool(running.still_running(workload, self.fleet) & set(leaving))
-
-    async def _shift(
-        self, workload: Workload, policy: Policy, placement: Placement, departures: list[Departure],
-        stuck: Mapping[str, int],
-    ) -> tuple[bool, float | None, str]:  # fmt: skip
-        """Of a divided workload only the pods that find no node move, where others have room for them."""
-        wish = self._wish(workload, policy, placement.attempt)
-        wish = Wish(wish.attempt, wish.limit, current=placement.clusters, avoid=wish.avoid)
-        found = await self._dispatcher.shifted(workload, policy, wish, stuck)
-        if found.clusters is None:
-            return False, None, drains.nowhere(found.verdicts, departures[0].cluster)
-        fresh = Placement(workload.attempts + 1, found.clusters)
-        return True, await self._place(workload, policy, fresh, found.verdicts, "", departures), ""
-
-    def _is_removed_for_good(self, departure: Departure) -> bool:
-        """Whether the cluster was removed from its source, and somebody said not to wait for it."""
-        member = self.fleet.members.get(departure.cluster)
-        return member is not None and member.leaving_since is not None and member.forgotten
-
-    def _leaves_duplicate(self, departure: Departure) -> bool:
-        """A duplicate on a lost cluster has nowhere to go; it stays until the cluster is gone for good, or removed."""
-        member = self.fleet.members.get(departure.cluster)
-        gone = member is None or member.forgotten or member.leaving_since is not None
-        return gone or departure.reason != CLUSTER_LOST
-
-    async def _evict(
-        self, workload: Workload, placement: Placement, departures: list[Departure],
-        verdicts: Mapping[str, Verdict] | None = None, keep: Iterable[str] = (),
-    ) -> float | None:  # fmt: skip
-        """Clear the placement and count the attempt; the dispatch is the next step. `keep`: clusters still held."""
-        now = self.clock.now()
-        delay = writing.backoff(workload.attempts + 1) if self._by_member(departures) else None
-        workload = self._current(workload)
-        status = writing.evicted(workload, placement, departures, verdicts or {}, now, delay)
-        workload = await self.store.patch_status(workload, status)
-        self._observe(workload, departures[0].reason, departures[0].message, False)
-        await self.holds.release(workload.uid, keep=keep)
-        self.waiting.add(workload.key)
-        return 0.0 if delay is None else delay.total_seconds()
-
-    @staticmethod
-    def _by_member(departures: Iterable[Departure]) -> bool:
-        """Rule 5 backs off when the member itself threw it out."""
-        return any(item.reason == UNSCHEDULABLE for item in departures)
+        return await self.place(workload, policy, fresh, found.verdicts, "resized")
 
     # After a start, or when a worker is back.
 
