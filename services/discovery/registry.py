@@ -11,14 +11,13 @@ is used once it is known to lead to the same cluster; another cluster waits unti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
 
 from reclock.discovery.v1 import discovery_pb2
-from services.discovery import metrics, succession
+from services.discovery import metrics, same, succession
 from services.discovery.hub import Hub
 from services.discovery.probe import ProbeResult
 from services.discovery.providers.base import Found, Problem, Reading, is_unread
@@ -31,6 +30,7 @@ from services.discovery.record import (
     now,
     to_proto,
 )  # fmt: skip
+from services.discovery.sources import Sources
 from services.discovery.waiting import fingerprint
 
 log = logging.getLogger(__name__)
@@ -76,8 +76,7 @@ class Registry:
         self.records: dict[str, Record] = {}
         self._providers = set(providers)
         self._read: set[str] = set()
-        self._problems: dict[str, dict[tuple[str, str], datetime]] = {}
-        self._clashes: dict[str, list[Problem]] = {}
+        self.sources = Sources()
         self._keepers: list[Keeper] = []
         self.refused: Callable[[str, str], None] = lambda provider, source: None
         """Told (provider, source) when a cluster does not take the credentials that were found there."""
@@ -89,12 +88,6 @@ class Registry:
     def holders(self, provider: str) -> dict[str, str]:
         """Name -> source of the provider's clusters."""
         return {r.name: r.source for r in self.records.values() if r.provider == provider}
-
-    def problems(self) -> Iterator[tuple[str, str, str, datetime]]:
-        """Yield (provider, source, message, since) of what is wrong with sources."""
-        for provider, known in sorted(self._problems.items()):
-            for (source, message), since in sorted(known.items()):
-                yield provider, source, message, since
 
     def unread(self) -> list[str]:
         """Providers without a complete reading so far."""
@@ -165,7 +158,7 @@ class Registry:
                 self.leave(record, "no longer in its source")
         for found in wanted.values():
             self._engage(provider, found)
-        self._note_problems(provider, [*reading.problems, *clashes])
+        self.sources.note(provider, [*reading.problems, *clashes])
         self._complete()
 
     def holder(self, name: str) -> tuple[str, str]:
@@ -184,21 +177,6 @@ class Registry:
             self.leave(record, f"its provider {record.provider} is no longer configured")
         self.hub.complete.set()
         log.info("all providers have read their sources: %d clusters", len(self.records))
-
-    def _note_problems(self, provider: str, problems: Iterable[Problem]) -> None:
-        before = self._problems.get(provider, {})
-        known: dict[tuple[str, str], datetime] = {}
-        for problem in problems:
-            key = (problem.source, problem.message)
-            known[key] = before.get(key) or now()
-            if key not in before:
-                log.warning("%s: %s: %s", provider, problem.source, problem.message)
-        for source, message in set(before) - set(known):
-            log.info("%s: %s: no longer so: %s", provider, source, message)
-        self._problems[provider] = known
-        metrics.SOURCE_PROBLEMS.labels(provider).set(len(known))
-        oldest = min(known.values()).timestamp() if known else 0
-        metrics.SOURCE_PROBLEMS_SINCE.labels(provider).set(oldest)
 
     def _engage(self, provider: str, found: Found) -> None:
         record = self.records.get(found.name)
@@ -235,10 +213,10 @@ class Registry:
         if fresh and not record.uid:
             # The same address is the same cluster: no need to show it until its first probe says so.
             record.uid = next((r.uid for r in self.records.values() if r is not record and r.place == found.place), "")
-        self._find_same(record)
+        same.find(self, record)
         if fresh:
-            self._find_parts(record)
-            self._recheck(record.name)
+            same.find_parts(self, record)
+            same.recheck(self, record.name)
             log.info("cluster %s engaged (%s, %s)", record.name, record.server, record.source)
             metrics.ENGAGED.labels(provider).inc()
         elif old is not None and old.digest != found.digest:
@@ -318,17 +296,8 @@ class Registry:
         self.hub.remove(record.name)
         metrics.forget_cluster(record.name)
         self.tell("disengaged", record)
-        self._recheck(record.name)
+        same.recheck(self, record.name)
         succession.inherit(self, record)
-
-    def _recheck(self, name: str) -> None:
-        """Look again at those that are left out since they are the same as that one."""
-        for other in self.records.values():
-            if other.same_as == name:
-                self._find_same(other)
-                self.publish(other)
-                if not other.same_as:
-                    self._find_parts(other)
 
     # Probes and operators.
 
@@ -379,37 +348,12 @@ class Registry:
                 log.warning("cluster %s came back as another one (uid %s)", record.name, uid)
                 record.engaged_at = now()
             record.uid = uid
-            self._find_same(record)
-            self._find_parts(record)
+            same.find(self, record)
+            same.find_parts(self, record)
         record.verified = fingerprint(uid, record.found)
         waiting = record.waiting
         if waiting is not None and waiting.found.digest == record.found.digest:
             self.take(record, waiting.provider, waiting.found)
-
-    def _find_same(self, record: Record) -> None:
-        """Note whether another record is the same cluster, or all of it: shown twice, its pods would count twice.
-
-        Of two that are the same the earlier one counts, of a cluster and a part of it the whole.
-        """
-        whole = record.place[1].of if record.place is not None else ""
-        uids = {record.uid, whole} - {""}
-        same = [
-            other for other in self.records.values()
-            if other.uid in uids and other is not record and not other.same_as and _covers(other, record, whole)
-        ] if uids else []  # fmt: skip
-        before = record.same_as
-        record.same_as = same[0].name if same else ""
-        if record.same_as != before:
-            self.set_configured(record, record.found.problem if record.found is not None else "")
-            if record.same_as:
-                log.warning("cluster %s is the same cluster as %s, or a part of it: left out", record.name, record.same_as)
-
-    def _find_parts(self, record: Record) -> None:
-        """The record's uid became known: parts of it that are there already are left out."""
-        for other in self.records.values() if record.uid else ():
-            if other.place is not None and other.place[1].of == record.uid:
-                self._find_same(other)
-                self.publish(other)
 
     def operated(self, name: str, operator: Operator) -> None:
         """Take over what the operator set on the `Cluster` object."""
@@ -439,15 +383,6 @@ class Registry:
         """Call the method `what` of all keepers."""
         for keeper in self._keepers:
             getattr(keeper, what)(record)
-
-
-def _covers(other: Record, record: Record, whole: str) -> bool:
-    """Whether `other`, whose uid is the record's or that of the record's whole, is the record's cluster or all of it.
-
-    The namespace kube-system has the uid by which its whole cluster goes, and is not the whole.
-    """
-    part, others = (one.place is not None and bool(one.place[1].namespace) for one in (record, other))
-    return (part == others and other.uid == record.uid) or (not others and other.uid == whole)
 
 
 def noticeable(old_us: int, new_us: int) -> bool:

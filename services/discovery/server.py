@@ -125,7 +125,7 @@ class DiscoveryServicer(discovery_pb2_grpc.DiscoveryServiceServicer):
         answer = pb.ListClustersResponse(
             clusters=[self._show(record) for _, record in sorted(self._registry.records.items())]
         )
-        for provider, source, message, since in self._registry.problems():
+        for provider, source, message, since in self._registry.sources.problems():
             answer.problems.add(provider=provider, source=source, message=message).since.FromDatetime(since)
         return answer
 

@@ -44,7 +44,7 @@ class World:
 
     @property
     def problems(self) -> str:
-        return "\n".join(f"{source}: {message}" for _, source, message, _ in self.registry.problems())
+        return "\n".join(f"{source}: {message}" for _, source, message, _ in self.registry.sources.problems())
 
 
 @asynccontextmanager

@@ -83,7 +83,7 @@ async def test_a_source_that_goes_bad_keeps_its_cluster(east: tuple[World, Path]
     assert datetime.now(UTC) - since < timedelta(minutes=1)
     streamed = world.registry.hub.get("east")
     assert [c.reason for c in streamed.conditions if c.type == "Configured"] == ["SourceUnreadable"]
-    (problem,) = [one for one in world.registry.problems() if reason in one[2]]
+    (problem,) = [one for one in world.registry.sources.problems() if reason in one[2]]
     assert datetime.now(UTC) - problem[3] < timedelta(minutes=1)
     assert gauge() >= 1
     assert 0 <= datetime.now(UTC).timestamp() - gauge("_since_seconds") < 60
@@ -120,12 +120,12 @@ def test_two_providers_that_give_one_name() -> None:
     registry.reading("static#a", Reading((found("east", one, "a's"),)))
     registry.reading("static#b", Reading((found("east", two, "b's"), found("west", two, "b's too"))))
     assert {name: r.provider for name, r in registry.records.items()} == {"east": "static#a", "west": "static#b"}
-    ((provider, source, message, _),) = registry.problems()
+    ((provider, source, message, _),) = registry.sources.problems()
     assert (provider, source) == ("static#b", "b's")
     assert message == "the name 'east' is taken by static#a (a's); it is left out"
     registry.reading("static#a", Reading(()))
     registry.reading("static#b", Reading((found("east", two, "b's"), found("west", two, "b's too"))))
     assert registry.records["east"].provider == "static#b"
-    assert list(registry.problems()) == []
+    assert list(registry.sources.problems()) == []
     registry.reading("static#b", Reading((found("east", two, "b's"), found("east", one, "twice"))))
-    assert [message for _, _, message, _ in registry.problems()] == ["the name 'east' is found twice; left out"]
+    assert [message for _, _, message, _ in registry.sources.problems()] == ["the name 'east' is found twice; left out"]

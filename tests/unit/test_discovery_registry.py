@@ -96,13 +96,13 @@ def test_unreadable_sources_keep_their_last_clusters() -> None:
     assert set(registry.records) == {"east"}
     assert spy.take() == [("disengaged", "gone")]
     assert registry.records["east"].conditions[CONFIGURED].status == "False"
-    assert [(p, s, m) for p, s, m, _ in registry.problems()] == [("files", "/k/east", "is no YAML")]
-    since = next(registry.problems())[3]
+    assert [(p, s, m) for p, s, m, _ in registry.sources.problems()] == [("files", "/k/east", "is no YAML")]
+    since = next(registry.sources.problems())[3]
     registry.reading("files", Reading((), (problem,), ("/k/east#",)))
-    assert next(registry.problems())[3] == since
+    assert next(registry.sources.problems())[3] == since
     registry.reading("files", Reading((cluster("east"),)))
     assert registry.records["east"].is_true(CONFIGURED)
-    assert not list(registry.problems())
+    assert not list(registry.sources.problems())
 
 
 def test_nothing_leaves_before_the_first_complete_reading() -> None:
@@ -122,7 +122,7 @@ def test_a_name_belongs_to_the_provider_that_had_it_first() -> None:
     registry.reading("files", Reading((cluster("east"),)))
     registry.reading("static", Reading((cluster("east", source="elsewhere"), cluster("west"))))
     assert registry.records["east"].provider == "files"
-    assert [(p, s) for p, s, m, _ in registry.problems()] == [("static", "elsewhere")]
+    assert [(p, s) for p, s, m, _ in registry.sources.problems()] == [("static", "elsewhere")]
     registry.reading("files", Reading(()))
     registry.reading("static", Reading((cluster("east", source="elsewhere"), cluster("west"))))
     assert registry.records["east"].provider == "static"
@@ -375,7 +375,7 @@ def test_a_leaving_cluster_that_comes_back_is_engaged_in_place() -> None:
     registry.reading("static", Reading((cluster("east", source="elsewhere"),)))
     assert registry.records["east"] is east
     assert (east.provider, east.leaving_since) == ("static", None)
-    assert not list(registry.problems())
+    assert not list(registry.sources.problems())
 
 
 def test_engaging_and_leaving_ten_thousand_times_leaves_nothing() -> None:

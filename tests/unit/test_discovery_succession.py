@@ -126,7 +126,7 @@ def test_the_name_belongs_to_the_first_of_those_that_wait() -> None:
     registry.reading("files", Reading((cluster("east", token="third"),)))
     waiting = registry.records["east"].waiting
     assert waiting is not None and waiting.provider == "static"
-    assert [provider for provider, *_ in registry.problems()] == ["files"]
+    assert [provider for provider, *_ in registry.sources.problems()] == ["files"]
 
 
 def test_another_cluster_at_the_same_address_is_not_taken_for_it() -> None:
