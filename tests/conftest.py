@@ -1,3 +1,12 @@
-"""For all tests: gRPC is loaded the way services load it, whatever a test imports first."""
+"""For all tests: how gRPC is loaded, and failures that went away when they were tried again are shown all the same."""
 
-import services.common  # noqa: F401 - sets the environment that gRPC reads when it is loaded
+import pytest
+
+import services.common  # noqa: F401 - sets the environment that gRPC reads when it is loaded, whatever a test imports first
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print why a test was tried again: on real clusters that may be the machine, and may be a race of ours."""
+    for report in terminalreporter.getreports("rerun"):
+        terminalreporter.section(f"tried again: {report.nodeid}", sep="_")
+        terminalreporter.write_line(report.longreprtext)
