@@ -111,8 +111,7 @@ class Dispatcher:
         while True:
             shares = self._divide(workload, policy, wish, members, verdicts)
             if sum(shares.values()) < workload.count:
-                text = f"policy {policy.name} gives it no weight"
-                verdicts.update({m.name: Verdict(m.name, "Weight", text) for m in members})
+                verdicts.update({m.name: without_weight(policy, m) for m in members})
                 return Outcome(None, verdicts)
             refused = await self._reserve_shares(workload, wish, shares, verdicts)
             if not refused:
@@ -221,6 +220,11 @@ class Dispatcher:
             if answer.admitted or name not in wish.current:
                 verdicts[name] = answer.verdict
         return Outcome(clusters or None, verdicts)
+
+
+def without_weight(policy: Policy, member: MemberView) -> Verdict:
+    """What is said of a cluster that StaticWeight gives nothing."""
+    return Verdict(member.name, "Weight", f"policy {policy.name} gives it no weight")
 
 
 def _split(ranked: list[Admission], wish: Wish) -> tuple[list[Admission], list[Admission], list[Admission]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from services.scheduler.dispatch import ask_verdict
+from services.scheduler.dispatch import ask_verdict, without_weight
 from services.scheduler.engine import Engine
 from services.scheduler.fleet import MemberView
 from services.scheduler.member import PodSets
-from services.scheduler.policy import Policy
+from services.scheduler.policy import STATIC_WEIGHT, Policy
 from services.scheduler.verdict import CAPACITY, Verdict
-from services.scheduler.workload import SINGLE, Workload
+from services.scheduler.workload import DIVIDED, SINGLE, Workload
 from services.scheduler.writing import conflicts
 
 LIMIT = 3.0
@@ -57,10 +57,13 @@ async def _judge(engine: Engine, workload: Workload, policy: Policy, member: Mem
     conflict = conflicts(workload, engine.clock.now()).get(member.name)
     if conflict is not None:
         return Verdict(member.name, "Conflict", conflict.message)
+    kind = policy.type_for(workload.mode)
+    if kind == DIVIDED and not placed and policy.strategy == STATIC_WEIGHT and not policy.weight_of(member.name, member.labels):
+        return without_weight(policy, member)
     one: PodSets = [(item.shape, 1) for item in workload.pod_sets]
     whole: PodSets = [(item.shape, item.count) for item in workload.pod_sets]
     # What runs there already needs no second room; a divided share may be of one pod.
-    asked = whole if policy.type_for(workload.mode) == SINGLE and not placed else one
+    asked = whole if kind == SINGLE and not placed else one
     verdict = await ask_verdict(engine.fleet.admissions[member.name], workload.owner, asked, LIMIT)
     if placed and verdict.filter == CAPACITY:
         return replace(verdict, filter="", message=f"placed here; for more: {verdict.message}")

@@ -8,6 +8,7 @@ import pytest
 from scheduler_fakes import World, node
 
 from services.common.kube import quantity
+from services.scheduler import explain
 from services.scheduler import policy as policies
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.objects import ObjectPlacer
@@ -90,6 +91,9 @@ async def test_weights_that_leave_nobody_are_said(world: World) -> None:
     await world.settle(key)
     assert world.clusters(key) is None
     assert "east: Weight: policy demo gives it no weight" in world.condition(key, "Scheduled")["message"]
+    workload = world.store.get(key)
+    assert workload is not None
+    assert [v.filter for v in await explain.verdicts(world.engine, workload)] == ["Weight"]
     world.policy(divided={"strategy": "StaticWeight", "weights": [{"clusterNames": ["east"], "weight": 1}]})
     await world.settle(key)
     assert world.clusters(key) == {"east": 3}
