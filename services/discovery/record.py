@@ -188,7 +188,7 @@ def _time(text: Any) -> datetime | None:
         return None
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):  # the first and the last day have hours that no other time zone has
         return None
 
 

@@ -118,8 +118,11 @@ def now() -> str:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A Kubernetes time; None for none."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+    """A Kubernetes time; None for none. Without a zone it is UTC."""
+    if not text:
+        return None
+    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def set_condition(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -41,5 +41,16 @@ def write(moment: datetime) -> str:
 
 
 def read(text: str | None) -> datetime | None:
-    """Read a `metav1.Time`, or None where it is absent; ValueError when it is no time."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else None
+    """Read a `metav1.Time`, or None where it is absent; ValueError when it is no time. Without a zone it is UTC."""
+    if not text:
+        return None
+    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def after(moment: datetime, seconds: float) -> datetime:
+    """So many seconds later, or the last moment that there is."""
+    try:
+        return moment + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)

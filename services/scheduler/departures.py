@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from services.scheduler import clock
 from services.scheduler.fleet import Fleet
 from services.scheduler.matching import NO_EXECUTE, eviction
 from services.scheduler.policy import DISCARD, SUSPEND, Policy
@@ -106,7 +107,7 @@ def _lost(
     else:
         since = member.unreachable_since
     limit = policy.worker_lost_timeout or timeouts.worker_lost
-    due = since + timedelta(seconds=limit)
+    due = clock.after(since, limit)
     if now < due:
         found.at(due)
         return None
@@ -152,7 +153,7 @@ def _removed(
         return None
     if not member.forgotten:
         limit = policy.worker_lost_timeout or timeouts.worker_lost
-        due = member.leaving_since + timedelta(seconds=limit)
+        due = clock.after(member.leaving_since, limit)
         if now < due or fleet.most_are_lost():
             found.at(max(due, now + RECHECK))
             return None
@@ -204,7 +205,7 @@ def _unschedulable(
         return None
     placed = workload.placement.since if workload.placement else None
     limit = policy.pods_ready_timeout or timeouts.pods_ready
-    due = max(stuck.since, placed or stuck.since) + timedelta(seconds=limit)
+    due = clock.after(max(stuck.since, placed or stuck.since), limit)
     if now < due:
         found.at(due)
         return None

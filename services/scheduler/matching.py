@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
+
+from services.scheduler import clock
 
 NO_SCHEDULE = "NoSchedule"
 NO_EXECUTE = "NoExecute"
@@ -130,8 +132,7 @@ def eviction(taints: Iterable[Taint], tolerations: Iterable[Mapping[str, Any]], 
         limits = [item["tolerationSeconds"] for item in matching if item.get("tolerationSeconds") is not None]
         if matching and not limits:
             continue
-        wait = timedelta(seconds=max(min(limits, default=0), 0))
-        found = Eviction(taint, (taint.added_at or now) + wait)
+        found = Eviction(taint, clock.after(taint.added_at or now, max(min(limits, default=0), 0)))
         if first is None or found.at < first.at:
             first = found
     return first

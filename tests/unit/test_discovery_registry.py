@@ -436,3 +436,17 @@ def test_only_what_is_below_an_unreadable_source_is_kept(beginning: str, kept: b
     registry.reading("files", Reading((gone,)))
     registry.reading("files", Reading((), (), (beginning,)))
     assert ("prod-eu" in registry.records) is kept
+
+
+@pytest.mark.parametrize("added", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "never", "", 5])
+def test_a_taint_may_say_any_time(added: Any) -> None:
+    """The API server takes the first two. They ended the probes of the cluster, and discovery with its next reading."""
+    registry = Registry(Hub(), ["files"])
+    east = found("east", kubeconfig("east", {"server": "https://east:1"}), "/k/a.yaml#east")
+    registry.reading("files", Reading((east,)))
+    taint = {"key": "a", "effect": "NoExecute", "timeAdded": added}
+    registry.operated("east", operator_part({"spec": {"taints": [taint]}}, {}))
+    registry.probed("east", ProbeResult(True, True, "ReadyzOk", "", "v1.34.4", "uid", 1500))
+    registry.reading("files", Reading((east,)))
+    cluster = registry.hub.get("east")
+    assert cluster is not None and cluster.taints[0].HasField("added_at"), "it counts from when it was seen"

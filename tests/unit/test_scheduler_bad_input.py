@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from scheduler_fakes import World, node
 
 from services.common.kube import quantity
+from services.reconciler.objects import parse_time
 from services.scheduler import explain
 from services.scheduler import policy as policies
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.matching import Taint
 from services.scheduler.objects import ObjectPlacer
 from services.scheduler.policy import LONGEST, Target
 
@@ -81,6 +84,25 @@ async def test_times_without_end_are_ten_years(world: World) -> None:
     world.lose("east")
     await world.settle(key)
     assert world.clusters(key) == {"east": 1}
+
+
+async def test_a_taint_of_the_last_day_is_tolerated_without_end(world: World) -> None:
+    world.policy(tolerations=[{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}])
+    world.member("east")
+    key = world.workload("job-a")
+    await world.settle(key)
+    last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    world.change("east", taints=(Taint("reclock.dev/maintenance", "", "NoExecute", last),))
+    await world.settle(key)
+    assert world.condition(key, "DrainBlocked")["reason"] == "Tolerated"
+
+
+async def test_a_time_without_a_zone_is_utc(world: World) -> None:
+    world.member("east")
+    key = world.workload("job-a")
+    world.report(key, requeueAt="2026-01-01T00:01:00")
+    assert await world.engine.reconcile(key) == 60.0
+    assert parse_time("2026-01-01T00:01:00") == parse_time("2026-01-01T00:01:00Z")
 
 
 async def test_weights_that_leave_nobody_are_said(world: World) -> None:
