@@ -28,6 +28,7 @@ from services.discovery.hub import Hub
 from services.discovery.probe import ProbeResult, probe
 from services.discovery.providers import namespaces as namespaces_module
 from services.discovery.providers.base import Reading, found
+from services.discovery.providers.inventory import offers
 from services.discovery.providers.kcp import IDENTITY
 from services.discovery.providers.make import make
 from services.discovery.record import Record
@@ -259,3 +260,14 @@ def test_the_namespace_kube_system_is_not_its_whole_cluster() -> None:
     registry.reading("whole", Reading((found("east", config, "east"),)))
     registry.probed("east", replace(good, uid="uid-1"))
     assert {name for name in (*names, "east") if registry.hub.get(name)} == {"east"}
+
+
+@pytest.mark.parametrize(("status", "names"), [
+    ({}, []), ({"accessProviders": "x"}, []), ({"accessProviders": ["x", {"name": "a", "cluster": "y"}]}, ["a"]),
+    ({"credentialProviders": {"a": "x", "b": None, "c": {"cluster": {"server": "https://c"}}}}, ["c"]),
+    ({"credentialProviders": 5}, []),
+])  # fmt: skip
+def test_a_profile_of_another_shape_offers_nothing(status: dict[str, Any], names: list[str]) -> None:
+    """Whatever a controller wrote there must not end the provider, and discovery with it."""
+    offered = offers({"metadata": {"name": "p"}, "status": status})
+    assert list(offered) == names and all(isinstance(cluster, dict) for cluster in offered.values())

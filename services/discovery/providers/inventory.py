@@ -69,8 +69,9 @@ def offers(profile: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     status = profile.get("status") or {}
     given = status.get("accessProviders") or status.get("credentialProviders") or []
     if isinstance(given, dict):
-        given = [{"name": name, **(one or {})} for name, one in given.items()]
-    return {str(one.get("name")): one.get("cluster") or {} for one in given if isinstance(one, dict)}
+        given = [{"name": name, **one} for name, one in given.items() if isinstance(one, dict)]
+    entries = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
+    return {str(one.get("name")): cluster if isinstance(cluster := one.get("cluster"), dict) else {} for one in entries}
 
 
 def access_to(profile: Mapping[str, Any], providers: Sequence[AccessProvider], before: Access | None) -> Access:
