@@ -23,7 +23,7 @@ from services.common.grpc import channel
 from services.reconciler.work import ring
 from tests.integration.etcd_server import EtcdServer
 from tests.integration.work_fleet import HOST, FakeFleet
-from tests.integration.work_processes import Client, History, Key, Replica, Service
+from tests.integration.work_processes import Client, History, Key, Replica, Run, Service
 from tests.integration.work_rig import for_configmaps
 from tests.integration.work_worker import WorkerProcess, slow_now_and_then
 
@@ -137,6 +137,20 @@ def test_weighted_rendezvous_gives_each_its_share_and_moves_only_what_must() -> 
     assert ring.owner("x", {}) == ""
 
 
+def test_a_history_tells_two_valid_leases_of_one_key() -> None:
+    history = History()
+    key, other = ("c1", "a", "one"), ("c1", "a", "two")
+    for began, ended, of in ((0.0, 1.0, key), (0.5, 2.0, other), (1.0, 2.0, key), (5.0, 9.0, key)):
+        history.ended(Run(of, began, ended, "w", f"t{began}", 1), True)
+    assert history.overlaps() == [] and len(history.judged()) == 2
+    history.ended(Run(key, 8.5, 9.5, "v", "late", 2), True)
+    [(one, two)] = history.overlaps()
+    assert (one.worker, two.worker) == ("w", "v")
+    # What the test itself did not live through proves nothing.
+    history.stalled(8.0, 8.6)
+    assert history.overlaps() == [] and len(history.judged()) == 1
+
+
 async def test_one_stream_serves_the_clusters_of_all_replicas_and_orderly_moves_do_not_wait(
     etcd: EtcdServer, tmp_path: Path
 ) -> None:
@@ -246,13 +260,15 @@ async def test_no_two_leases_of_one_key_and_no_request_lost_while_replicas_and_w
             await each_of.die()
         stalls.cancel()
         assert history.overlaps() == []
+        assert history.judged(), "there is something to judge"
         assert len(history.runs) > len(keys) * 2
+        assert sum(worker.cut_off for worker in workers) or not REQUESTS, "workers were killed with requests in their hands"
         assert len({run.worker for run in history.runs}) >= 5
         print(
             f"{len(history.runs)} requests by {len({run.worker for run in history.runs})} workers in {len(taken)} rounds of kills, "
             f"{sum(replica.log.count('could not be renewed in time') for replica in it.replicas)} leases of replicas ended "
             f"(one each round is meant to), {sum(worker.cut_off for worker in workers)} requests were held by killed worker processes, "
-            f"{len(history.stalls)} stalls of the test itself; all clusters of a killed replica were "
+            f"{len(history.stalls)} stalls of the test itself, {len(history.judged())} pairs of runs judged; all clusters of a killed replica were "
             f"others' after {min(taken):.1f} to {max(taken):.1f} s (lease: {REPLICA_LEASE} s)"
         )
         # A fence never goes back for a cluster, whoever gave the lease.

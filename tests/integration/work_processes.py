@@ -167,17 +167,18 @@ class History:
 
     def overlaps(self) -> list[tuple[Run, Run]]:
         """Runs of one key that overlap: two valid leases at once."""
+        return [(one, two) for one, two in self.judged() if two.began < one.ended]
+
+    def judged(self) -> list[tuple[Run, Run]]:
+        """Runs of one key, one after the other, neither of them in a stall: what `overlaps` can say something about."""
         by_key: dict[Key, list[Run]] = {}
         for run in self.runs:
-            by_key.setdefault(run.key, []).append(run)
-        found = []
-        for runs in by_key.values():
-            runs.sort(key=lambda run: run.began)
-            found += [
-                (one, two) for one, two in itertools.pairwise(runs)
-                if two.began < one.ended and not self._stalled(one) and not self._stalled(two)
-            ]  # fmt: skip
-        return found
+            if not self._stalled(run):
+                by_key.setdefault(run.key, []).append(run)
+        return [
+            pair for runs in by_key.values()
+            for pair in itertools.pairwise(sorted(runs, key=lambda run: run.began))
+        ]  # fmt: skip
 
     def _stalled(self, run: Run) -> bool:
         return any(began <= run.ended and run.began <= ended for began, ended in self.stalls)

@@ -225,6 +225,7 @@ async def test_one_is_killed_and_one_is_cut_off_from_its_etcd(rig: Pair, host: K
     await traffic.end()
     runs = traffic.history.runs
     assert traffic.history.overlaps() == [], "no two valid leases of one key"
+    assert traffic.history.judged(), "there is something to judge"
     assert len({run.fence for run in runs if run.key[0] == ""}) == 3, "three terms of the host"
     for cluster in CLUSTERS:
         fences = [run.fence for run in sorted(runs, key=lambda run: run.began) if run.key[0] == cluster]
