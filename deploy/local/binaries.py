@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy.local.errors import FleetFailed
@@ -17,17 +17,15 @@ from deploy.local.paths import bin_dir
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 #: Older ones lack the progress requests by which an API server reads from its cache; PATH often has one.
 ETCD_MINIMUM = (3, 5, 13)
-NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
+KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+NAMES = ("etcd", *KUBERNETES, "kwok")
 
 
 class BinariesMissing(FleetFailed):
     """Some program of the `kube` engine is nowhere; the message names them and says how to get them."""
 
-    def __init__(self, names: list[str]) -> None:
-        super().__init__(
-            f"not found in ${ASSETS_VARIABLE}, on PATH or in {bin_dir()}: {', '.join(names)}. "
-            "Run 'make kube' to build them (minutes, once)."
-        )
+    def __init__(self, names: list[str], remedy: str = "Run 'make kube' to build them (minutes, once).") -> None:
+        super().__init__(f"not found in ${ASSETS_VARIABLE}, on PATH or in {bin_dir()}: {', '.join(names)}. {remedy}")
         self.names = names
 
 
@@ -49,6 +47,17 @@ class Binaries:
         if missing:
             raise BinariesMissing(missing)
         return cls(*(path for path in found.values() if path is not None))
+
+    @classmethod
+    def of_version(cls, version: str, environ: Mapping[str, str] = os.environ) -> Binaries:
+        """With Kubernetes' own programs of another version, as `deploy.local.older` builds them; the rest are the usual
+        ones. Raises BinariesMissing."""
+        there = bin_dir(environ, version)
+        missing = [str(there / name) for name in KUBERNETES if not os.access(there / name, os.X_OK)]
+        if missing:
+            raise BinariesMissing(missing, f"Run 'python -m deploy.local.older {version}' to build them (minutes, once).")
+        apiserver, manager, scheduler = (there / name for name in KUBERNETES)
+        return replace(cls.find(environ), apiserver=apiserver, controller_manager=manager, scheduler=scheduler)
 
 
 def lookup(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:

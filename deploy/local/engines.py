@@ -55,11 +55,14 @@ def own_etcd(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(path).resolve()
 
 
-def make_engine(name: str, layout: Layout, *, ports: Ports, keep_alive: bool) -> Engine:
-    """Raises BinariesMissing (kube) and EtcdMissing (sim)."""
+def make_engine(
+    name: str, layout: Layout, *, ports: Ports, keep_alive: bool, versions: Mapping[str, str] | None = None
+) -> Engine:
+    """`versions`: Kubernetes of clusters that run another one; simulated clusters know but one.
+    Raises BinariesMissing (kube) and EtcdMissing (sim)."""
     if name == KUBE:
-        binaries = Binaries.find()
+        older = {cluster: Binaries.of_version(version) for cluster, version in (versions or {}).items()}
         return KubeEngine(
-            layout.state, logs=layout.logs, ports=ports, binaries=binaries, keep_alive=keep_alive
+            layout.state, logs=layout.logs, ports=ports, binaries=Binaries.find(), keep_alive=keep_alive, older=older
         )
     return SimEngine(layout.state("sim"), logs=layout.logs, ports=ports, etcd=own_etcd())

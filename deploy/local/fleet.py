@@ -16,7 +16,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class Fleet:
         placement: bool = True,
         engine: str = KUBE,
         sinker: bool = False,
+        versions: Mapping[str, str] | None = None,
     ) -> None:
         self.layout = Layout(directory.resolve())
         self.host: Plane
@@ -82,6 +83,7 @@ class Fleet:
         self._ports = Ports()
         self.links = Links(self._ports, on=faults)
         self._numbers = itertools.count()
+        self._versions = versions
         self._engine_name = engine
         self.engine: Engine
         self._ticker: asyncio.Task[None] | None = None
@@ -105,6 +107,7 @@ class Fleet:
         placement: bool = True,
         engine: str = KUBE,
         sinker: bool = False,
+        versions: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Fleet]:
         """Starts everything side by side and yields when it is ready; stops it all on the way out.
 
@@ -112,13 +115,13 @@ class Fleet:
         restarts what ends by itself (but API servers and their etcd); `ticks` lets the pods' log grow;
         `aggregators` over one etcd, each with a front and a kubeconfig of its own; `etcd_members` of that etcd;
         `faults`: links between the parts that can be made to fail (`links`); `providers`, `placement` and `sinker` as
-        `Services` has them; `engine` is kube or sim.
+        `Services` has them; `engine` is kube or sim; `versions`: members with another Kubernetes (`deploy.local.older`).
         Raises FleetFailed: BinariesMissing, DirectoryInUse, ProcessFailed (with the end of the log) and others.
         """
         fleet = cls(
             directory, keep_alive=keep_alive, usual_ports=usual_ports, aggregators=aggregators, say=say,
             etcd_members=etcd_members, faults=faults,
-            providers=providers, placement=placement, engine=engine, sinker=sinker,
+            providers=providers, placement=placement, engine=engine, sinker=sinker, versions=versions,
         )  # fmt: skip
         claim = fleet.layout.prepare()
         try:
@@ -225,7 +228,7 @@ class Fleet:
     async def _start(self, members: Sequence[str], services: bool) -> None:
         began = time.monotonic()
         self.engine = make_engine(
-            self._engine_name, self.layout, ports=self._ports, keep_alive=self._keep_alive
+            self._engine_name, self.layout, ports=self._ports, keep_alive=self._keep_alive, versions=self._versions
         )
         self._say(
             f"starting the host and {len(members)} members ({', '.join(members)}) on {self.engine.title}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from deploy.local import commands
@@ -20,8 +20,9 @@ from deploy.local.process import Process
 
 # An API server waits for its watches to end, for up to a minute.
 _STOP_SECONDS = 5.0
+#: In the version that members before 1.34 know, too.
 _AUTHENTICATION = """\
-apiVersion: apiserver.config.k8s.io/v1
+apiVersion: apiserver.config.k8s.io/v1beta1
 kind: AuthenticationConfiguration
 anonymous:
   enabled: true
@@ -36,13 +37,16 @@ class KubeEngine(Engine):
     title = "real Kubernetes"
 
     def __init__(
-        self, state: Callable[[str], Path], *, logs: Path, ports: Ports, binaries: Binaries, keep_alive: bool
-    ) -> None:
+        self, state: Callable[[str], Path], *, logs: Path, ports: Ports, binaries: Binaries, keep_alive: bool,
+        older: Mapping[str, Binaries] | None = None,
+    ) -> None:  # fmt: skip
+        """`older`: clusters whose programs are others than `binaries`."""
         self.etcd = binaries.etcd
         self._state = state
         self._logs = logs
         self._ports = ports
         self._binaries = binaries
+        self._older = older or {}
         self._keep_alive = keep_alive
 
     def cluster(self, name: str, *, nodes: int, number: int) -> ControlPlane:
@@ -50,7 +54,7 @@ class KubeEngine(Engine):
             name,
             self._state(name),
             logs=self._logs,
-            binaries=self._binaries,
+            binaries=self._older.get(name, self._binaries),
             ports=self._ports,
             number=number,
             nodes=nodes,

@@ -18,11 +18,11 @@ def cache_root(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")) / "reclock"
 
 
-def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+def cache_dir(environ: Mapping[str, str] = os.environ, version: str = KUBERNETES_VERSION) -> Path:
     """The directory of one Kubernetes version's build: binaries in `bin/`, the builder's lock beside it."""
-    return cache_root(environ) / "kube" / KUBERNETES_VERSION
+    return cache_root(environ) / "kube" / version
 
 
-def bin_dir(environ: Mapping[str, str] = os.environ) -> Path:
+def bin_dir(environ: Mapping[str, str] = os.environ, version: str = KUBERNETES_VERSION) -> Path:
     """Where the builder puts the binaries and where the fleet looks for them last."""
-    return cache_dir(environ) / "bin"
+    return cache_dir(environ, version) / "bin"

@@ -15,9 +15,10 @@ from deploy.local.paths import KUBERNETES_VERSION, RECIPES_DIR
 _VERSION_PACKAGE = "k8s.io/component-base/version"
 
 
-def _kubernetes_ldflags() -> str:
-    major, minor, _ = KUBERNETES_VERSION.removeprefix("v").split(".", 2)
-    stamps = {"gitVersion": KUBERNETES_VERSION, "gitMajor": major, "gitMinor": minor}
+def kubernetes_ldflags(version: str = KUBERNETES_VERSION) -> str:
+    """Flags that have the programs say which version they are."""
+    major, minor, _ = version.removeprefix("v").split(".", 2)
+    stamps = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}
     return " ".join(["-s -w", *(f"-X {_VERSION_PACKAGE}.{name}={value}" for name, value in stamps.items())])
 
 
@@ -51,7 +52,7 @@ RECIPES = (
     # etcd first: it is quick, and what needs only etcd can begin.
     Recipe("etcd", "etcd", "go.etcd.io/etcd/server/v3"),
     *(
-        Recipe(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", _kubernetes_ldflags())
+        Recipe(name, "kubernetes", f"k8s.io/kubernetes/cmd/{name}", kubernetes_ldflags())
         for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
     ),
     Recipe("kwok", "kwok", "sigs.k8s.io/kwok/cmd/kwok", changed="sigs.k8s.io/kwok"),
