@@ -391,6 +391,10 @@ class Fleet:
         for member in self.members.values():
             await member.stop()
 
+    async def forget(self) -> None:
+        """As after a restart, or on another replica: a continue token is all there is of a walk."""
+        await self.reads._lister.close()
+
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         info = parse(request.method, request.rel_url.raw_path, request.rel_url.raw_query_string)
         call = Call(request, info, self.user)  # type: ignore[arg-type]

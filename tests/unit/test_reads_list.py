@@ -199,7 +199,7 @@ async def test_a_member_that_hangs_is_left_out(fleet: Fleet, monkeypatch: pytest
     assert code == 200 and names(body) == ["default/a"] and fleet.clock.gaps[0][0] == "west"
 
 
-async def walk(fleet: Fleet, query: str) -> tuple[list[str], list[dict]]:
+async def walk(fleet: Fleet, query: str, *, kept: bool = True) -> tuple[list[str], list[dict]]:
     found: list[str] = []
     pages: list[dict] = []
     token = ""
@@ -211,13 +211,16 @@ async def walk(fleet: Fleet, query: str) -> tuple[list[str], list[dict]]:
         token = body["metadata"].get("continue", "")
         if not token:
             return found, pages
+        if not kept:
+            await fleet.forget()
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-async def test_pages_hold_every_object_once(fleet: Fleet, limit: int) -> None:
+@pytest.mark.parametrize("kept", [True, False])
+async def test_pages_hold_every_object_once(fleet: Fleet, limit: int, kept: bool) -> None:
     for i in range(23):
         fleet.write("west" if i % 5 == 0 else "east", pod(f"p{i:02d}", ns=f"ns{i % 3}"))
-    found, pages = await walk(fleet, f"limit={limit}")
+    found, pages = await walk(fleet, f"limit={limit}", kept=kept)
     assert found == sorted(found) and len(found) == 23 == len(set(found))
     assert len({page["metadata"]["resourceVersion"] for page in pages}) == 1
     left = 23
@@ -324,6 +327,7 @@ async def test_an_old_member_that_compacts_between_pages_expires_the_walk_with_a
     for i in range(6):
         fleet.write(("east", "west")[i % 2], pod(f"p{i}"))
     _, body = await fleet.get("/api/v1/pods?limit=3")
+    await fleet.forget()
     fleet.members["west"].fail = lambda: status(410, "Expired")
     code, gone = await fleet.get(f"/api/v1/pods?limit=3&continue={body['metadata']['continue']}")
     assert code == 410 and gone["reason"] == "Expired" and "inconsistent" in gone["message"]

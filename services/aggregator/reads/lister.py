@@ -14,6 +14,7 @@ from services.aggregator.clock.position import Position
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads.codec import JSON, PROTOBUF
 from services.aggregator.reads.envelopes import Envelope, ProtoEnvelope
+from services.aggregator.reads.kept import KeptWalks
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import EXACT, ReadOptions
@@ -50,6 +51,8 @@ class Request:
     token: Token | None = None
     broken: dict[str, str] = field(default_factory=dict)
     """Members whose answers broke off in an earlier try, and why: the next goes without them."""
+    kept: bool = False
+    """Does the walk wait for its next page? Then it is not ours any more."""
 
     @property
     def scope(self) -> str:
@@ -63,6 +66,7 @@ class Lister:
 
     def __init__(self, scope: Scope, codec: TokenCodec) -> None:
         self._scope, self._codec = scope, codec
+        self._kept = KeptWalks()
 
     async def list(
         self, call: Call, aggregated: Aggregated, form: Negotiated, options: ReadOptions, presenter: Presenter
@@ -78,10 +82,12 @@ class Lister:
             out = Outgoing(call, form)
             try:
                 walk = await self.open(request, left)
+                request.kept = False
                 try:
                     return await self._send(request, walk, out, left)
                 finally:
-                    await walk.close()
+                    if not request.kept:
+                        await walk.close()
             except Restart as reason:
                 log.info("list of %s: begun anew: %s", aggregated.key, reason)
                 if out.started:
@@ -98,10 +104,18 @@ class Lister:
             await asyncio.sleep(0.02 * attempt)
         raise unavailable(f"{aggregated.key}: no consistent list could be had, try again")
 
+    async def close(self) -> None:
+        """End what waits for clients to come back."""
+        await self._kept.close()
+
     async def open(self, request: Request, left: LeftOut) -> Walk:
         """Fix the version and ask the members; Restart when another version must be taken."""
         snapshot = await self._snapshot(request)
         plan = await self._plan(request, snapshot, left)
+        if request.token is not None:
+            kept = self._kept.take(request.options.continued, plan, request.clock)
+            if kept is not None:
+                return kept
         walk = Walk(request.clock, request.presenter, plan)
         try:
             await walk.open()
@@ -282,6 +296,10 @@ class Lister:
             members = {c: (short(p.incarnation), p.read) for c, p in walk.plan.positions.items()
                        if c not in walk.failed}  # fmt: skip
             token = self._codec.encode(Token(request.scope, walk.last_key, walk.plan.version, members))
+            if size < PAGE_BYTES:
+                early = request.token is not None
+                average = size // max(1, count)
+                request.kept = self._kept.keep(token, walk, request.clock, size=average, early=early)
         remaining = left if more and not request.options.selects else None
         head = envelope.begin(token, remaining, sum(map(len, parts)))
         await out.add([head, *parts, envelope.end(not parts)])

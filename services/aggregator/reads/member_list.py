@@ -129,6 +129,10 @@ class MemberList:
         self._room.set()
         await asyncio.wait((self._task,))
 
+    def drop(self) -> None:
+        """End the request, without waiting for that."""
+        self._task.cancel()
+
     async def close(self) -> None:
         """End the request; a body that is nearly read is finished, so that the connection lives on."""
         if not self._task.done():

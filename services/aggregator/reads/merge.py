@@ -71,3 +71,8 @@ class Merge(Generic[K]):
     def waiting(self) -> bool:
         """Are items left that were taken from their source?"""
         return any(self._buffers)
+
+    def gather(self, source: int) -> deque[K]:
+        """Take all that a source has now; return what is left of it. Not to be changed."""
+        self._buffers[source].extend(self._sources[source].take())
+        return self._buffers[source]

@@ -184,7 +184,8 @@ class Reads:
         return self._pool.owed.open
 
     async def close(self) -> None:
-        """End all payload feeds."""
+        """End all payload feeds, and the walks that wait for their next page."""
+        await self._lister.close()
         await self._fanout.close()
         await self._pool.close()
 

@@ -70,6 +70,11 @@ class Shown:
     body: bytes  # the object's bytes, or a Table's row around it
 
 
+def likely(part: float) -> int:
+    """How many objects a member that has `part` of a page on average will hardly exceed."""
+    return int(part + 2.5 * part**0.5) + 4
+
+
 class Walk:
     """Opened member lists. `failed` names members that did not answer, with why; close it when done."""
 
@@ -82,6 +87,9 @@ class Walk:
         self.layout: Layout | None = None  # of a Table, once opened
         self.taken = 0  # items consumed, hidden ones too
         self.last_key = plan.after
+        # By source: items consumed up to the last page's end, and in that page.
+        self._used: list[int] = []
+        self._shares: list[int] = []
 
     async def open(self) -> None:
         """Ask all members at once and wait until each answered or failed."""
@@ -96,8 +104,8 @@ class Walk:
             headers = {**plan.headers, **(plan.member_headers if cluster else {})}
             pages.append(MemberPages(
                 plan.clients[cluster], cluster, plan.path, query, headers, table=plan.table, budget=budget,
-                version=plan.positions[cluster].read, after=plan.after, limit=share, namespace=plan.namespace,
-                codec=plan.codec,
+                version=plan.positions[cluster].read, after=plan.after, limit=share, most=plan.limit,
+                namespace=plan.namespace, codec=plan.codec,
             ))  # fmt: skip
         self.sources = pages
         results = await asyncio.gather(*(self._opened(page) for page in pages), return_exceptions=True)
@@ -123,10 +131,9 @@ class Walk:
             raise MemberUnreachable(f"cluster {page.cluster}: no answer to a list within {seconds}") from None
 
     def _share(self, members: int) -> int:
-        """Objects to ask each member for: its part of a page and what chance may add."""
+        """Objects to ask each member for."""
         limit = self.plan.limit
-        part = limit / max(1, members)
-        return limit if members < 2 or limit == 0 else min(limit, int(part + 2.5 * part**0.5) + 4)
+        return limit if members < 2 or limit == 0 else min(limit, likely(limit / members))
 
     async def next(self, most: int) -> list[Shown] | None:
         """The next objects in key order, None at the end; Restart, BrokeOff, or another StatusError of a member."""
@@ -190,10 +197,42 @@ class Walk:
             total = None if total is None or number is None else total + number
         return left, None if total is None else max(0, total - self.taken)
 
+    def turn(self) -> int:
+        """End a page; return about how many bytes of objects were read and not used."""
+        held = [self._merge.gather(i) for i in range(len(self.sources))]
+        used = [source.given - len(left) for source, left in zip(self.sources, held, strict=True)]
+        before = self._used or [0] * len(used)
+        self._shares = [now - then for now, then in zip(used, before, strict=True)]
+        self._used = used
+        return sum(len(item.raw) for left in held for item in left)
+
+    def ahead(self, room: int, size: int) -> None:
+        """Ask members, all at once, for what the next page will take of theirs if it is like the last.
+
+        At most `room` bytes in all; an object takes about `size`.
+        """
+        most = room // max(1, size)
+        for index, source in enumerate(self.sources):
+            part = likely(self._shares[index]) if self._shares[index] else 0
+            wanted = min(part, self.plan.limit) - len(self._merge.gather(index))
+            if 0 < wanted <= most:
+                most -= wanted
+                source.ahead(wanted, 2 * wanted * size)
+
+    @property
+    def sound(self) -> bool:
+        """Did all that was asked for come, or is still coming?"""
+        return not self.failed and all(source.sound for source in self.sources)
+
     @property
     def warnings(self) -> list[str]:
         """Warning headers of members, as they came."""
         return [text for source in self.sources for text in source.current.warnings]
+
+    def drop(self) -> None:
+        """End all requests without waiting for that."""
+        for source in self.sources:
+            source.drop()
 
     async def close(self) -> None:
         """End all requests."""
