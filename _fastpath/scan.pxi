@@ -173,11 +173,13 @@ cdef Py_ssize_t read_object(
             return -1
 
 
-# Labels by their JSON. They seldom change, and reading them costs more than all else that is read of an event.
+# Labels and owner references by their JSON. They seldom change, pods of one owner have the same ones, and reading them costs
+# more than all else that is read of an object.
 cdef dict known_labels = {}
+cdef dict known_owners = {}
 cdef enum:
-    LABELS_KEPT = 1024
-    LABELS_LONGEST = 1024
+    TEXTS_KEPT = 1024
+    TEXT_LONGEST = 1024
 
 
 @cython.final
@@ -264,10 +266,7 @@ cdef class Meta:
         cdef dict found = known_labels.get(raw)
         if found is None:
             found = string_map(raw)
-            if len(known_labels) >= LABELS_KEPT:
-                known_labels.clear()
-            if len(raw) <= LABELS_LONGEST:
-                known_labels[raw] = found
+            remember(known_labels, raw, found)
         return found
 
     def annotations(self) -> dict:
@@ -303,16 +302,26 @@ cdef str string_or_empty(dict d, str key):
     return value if type(value) is str else ""
 
 
+cdef remember(dict known, bytes raw, object value):
+    if len(known) >= TEXTS_KEPT:
+        known.clear()
+    if len(raw) <= TEXT_LONGEST:
+        known[raw] = value
+
+
 cdef tuple owners_of(bytes raw):
     if raw == b"null":   # the usual case costs no decoder
         return ()
+    found = known_owners.get(raw)
+    if found is not None:
+        return <tuple>found
     value = decode(raw)
-    if type(value) is not list:
-        return ()
-    return tuple([
+    owners = tuple([
         Owner(*[string_or_empty(o, k) for k in ("uid", "apiVersion", "kind", "name")])
         for o in value if type(o) is dict
-    ])
+    ]) if type(value) is list else ()
+    remember(known_owners, raw, owners)
+    return owners
 
 
 cdef Meta make_meta(object buf, const uint8_t *base, Py_ssize_t start, Py_ssize_t length, bint whole):
