@@ -1,6 +1,8 @@
 from collections.abc import Iterable
 from typing import Literal
 
+from _fastpath.listing import Item
+
 EVENT: int
 DIFF: int
 GAP: int
@@ -74,4 +76,14 @@ def shared_values() -> int: ...
 def decode_marker(cluster: str, namespace: str, name: str, value: bytes) -> tuple[int, Marker]: ...
 def visible(entries: list[Marker], start: int, end: int) -> list[Marker]: ...
 def first_after(entries: list[Marker], start: int, fleet: int) -> int: ...
+def numbers(
+    spaces: dict[str, NameTable], items: list[Item], clusters: list[str], incarnations: list[str], at: int
+) -> list[int]:
+    """The fleet version of each item of members' lists, 0 for those that must be judged one by one.
+
+    `spaces` are an index's tables by namespace; `clusters` and `incarnations` those of the items' sources. A number is given
+    where one marker alone holds the key, and is that very state (cluster, incarnation, uid, member version, alive), and not
+    newer than `at`.
+    """
+
 def of_cluster(markers: Iterable[Marker], cluster: str) -> list[Marker]: ...

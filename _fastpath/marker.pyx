@@ -13,6 +13,8 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy
 
+from _fastpath.listing cimport Item
+
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *o)
     const char *PyUnicode_AsUTF8AndSize(object value, Py_ssize_t *size) except NULL
@@ -361,3 +363,39 @@ def of_cluster(markers, str cluster not None):
         if not one.state & DELETED and (one.traits.cluster is cluster or one.traits.cluster == cluster):
             out.append(one)
     return out
+
+
+def numbers(dict spaces not None, list items not None, list clusters not None, list incarnations not None, uint64_t at):
+    """The fleet version of each item of members' lists, 0 for those that must be judged one by one.
+
+    `spaces` are an index's tables by namespace; `clusters` and `incarnations` those of the items' sources. A number is given
+    where one marker alone holds the key, and is that very state (cluster, incarnation, uid, member version, alive), and not
+    newer than `at`. O(1) an item.
+    """
+    cdef list out = []
+    cdef Item item
+    cdef Marker one
+    cdef NameTable table = None
+    cdef str namespace = None, incarnation
+    cdef uint64_t high, low, number
+    cdef PyObject *slot
+    for item in items:
+        number = 0
+        if namespace is None or item.namespace != namespace:
+            namespace = item.namespace
+            table = spaces.get(namespace)
+        slot = NULL if table is None else table.slots[table.place(item.name)]
+        if slot != NULL and type(<object>slot) is Marker:
+            one = <Marker>slot
+            incarnation = incarnations[item.source]
+            if (one.fleet <= at and one.version == item.version and not one.state & DELETED
+                    and same_text(one.traits.cluster, clusters[item.source])
+                    and same_text(one.traits.incarnation, incarnation)
+                    and parse_uuid(item.meta.uid, &high, &low) and one.uid_high == high and one.uid_low == low):
+                number = one.fleet
+        out.append(number)
+    return out
+
+
+cdef inline bint same_text(str one, str other):
+    return one is other or one == other

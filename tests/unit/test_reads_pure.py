@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from _fastpath.listing import Item
 from services.aggregator.reads.fields import KNOWN, check_fields, value_of
 from services.aggregator.reads.frames import Frames, with_type
 from services.aggregator.reads.merge import Merge
@@ -215,18 +216,19 @@ class Source:
 
     def __init__(self, keys: list[str], rng: random.Random) -> None:
         self.rest = deque(keys)
-        self.ready: deque[SimpleNamespace] = deque()
+        self.ready: list[Item] = []
         self.rng = rng
 
     async def more(self) -> bool:
         await asyncio.sleep(0)
         for _ in range(self.rng.randint(1, 4)):
             if self.rest:
-                self.ready.append(SimpleNamespace(key=self.rest.popleft()))
+                meta = SimpleNamespace(namespace="", name=self.rest.popleft(), version="1")
+                self.ready.append(Item(b"", meta, 0))
         return bool(self.ready)
 
-    def take(self) -> deque[SimpleNamespace]:
-        taken, self.ready = self.ready, deque()
+    def take(self) -> list[Item]:
+        taken, self.ready = self.ready, []
         return taken
 
 
@@ -237,7 +239,7 @@ async def test_merge_is_a_merge(parts: list[list[str]], most: int) -> None:
     found: list[tuple[str, int]] = []
     while items := await merge.next(most):
         assert len(items) <= most
-        found += [(item.key, index) for index, item in items]
+        found += [(item.key, item.source) for item in items]
     assert found == sorted((key, i) for i, part in enumerate(parts) for key in part)
     assert not merge.waiting
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from _fastpath.marker import Marker, NameTable
+from _fastpath.listing import Item
+from _fastpath.marker import Marker, NameTable, numbers
 
 Slot = Marker | list[Marker]
 
@@ -59,6 +60,10 @@ class Index:
         if not isinstance(slot, list):
             return None if slot.deleted else slot
         return min((one for one in slot if not one.deleted), key=elder, default=None)
+
+    def numbers(self, items: list[Item], clusters: list[str], incarnations: list[str], version: int) -> list[int]:
+        """The fleet version of each item; 0 where it does not follow from the key's one marker (see `marker.numbers`)."""
+        return numbers(self._spaces, items, clusters, incarnations, version)
 
     def is_clash(self, namespace: str, name: str) -> bool:
         """Do several clusters hold a live object of this key?"""

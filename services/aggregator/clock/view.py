@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from _fastpath.listing import Item
 from _fastpath.marker import Marker
 from services.aggregator.clock.cursor import Cursor, too_old
 from services.aggregator.clock.position import Position
@@ -58,6 +59,13 @@ class View:
     def shown(self, namespace: str, name: str) -> Marker | None:
         """The live marker that merged views show now."""
         return self.state.index.shown(namespace, name)
+
+    def numbers(self, items: list[Item], clusters: list[str], incarnations: list[str], version: int) -> list[int]:
+        """Fleet versions of items of members' lists in a list at `version`; 0: `shown` and `marker_at` tell.
+
+        `clusters` and `incarnations` are those of the items' sources.
+        """
+        return self.state.index.numbers(items, clusters, incarnations, version)
 
     def marker(self, cluster: str, namespace: str, name: str) -> Marker | None:
         """One cluster's newest state of a key; tombstones within the window included."""

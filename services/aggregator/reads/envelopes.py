@@ -12,7 +12,7 @@ from services.aggregator.reads.member_list import MemberList
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.proto_frames import list_meta
 from services.aggregator.reads.respond import pretty
-from services.aggregator.reads.walk import Shown, Walk
+from services.aggregator.reads.walk import Walk
 
 if TYPE_CHECKING:
     from services.aggregator.reads.lister import Request
@@ -44,9 +44,8 @@ class Envelope:
             return pretty(text)[:-2] + b',\n  "' + self._field + b'": ['
         return text[:-1] + b',"' + self._field + b'":['
 
-    def items(self, batch: list[Shown], first: bool) -> list[bytes]:
+    def items(self, bodies: list[bytes], first: bool) -> list[bytes]:
         """The objects with commas between (and before, unless `first`)."""
-        bodies = [shown.body for shown in batch]
         if self._drop_objects:
             bodies = [without_object(body) for body in bodies]
         if self._indent:
@@ -75,11 +74,11 @@ class ProtoEnvelope:
         return proto.envelope_head(self._type_meta, len(metadata) + size) + metadata
 
     @staticmethod
-    def items(batch: list[Shown], first: bool) -> list[bytes]:
+    def items(bodies: list[bytes], first: bool) -> list[bytes]:
         """The objects, each behind its tag and length."""
         parts: list[bytes] = []
-        for shown in batch:
-            parts += (proto.field_head(2, len(shown.body)), shown.body)
+        for body in bodies:
+            parts += (proto.field_head(2, len(body)), body)
         return parts
 
     @staticmethod

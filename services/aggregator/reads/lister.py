@@ -226,7 +226,7 @@ class Lister:
             return await self._spooled(request, walk, out, envelope)
         await out.add([envelope.begin("", None)])
         first = True
-        while (batch := await walk.next(BATCH)) is not None:
+        while (batch := await walk.bodies(BATCH)) is not None:
             if batch:
                 await out.add(envelope.items(batch, first))
                 first = False
@@ -242,7 +242,7 @@ class Lister:
         One that is too large for that was only measured: the members are asked again, for the same versions.
         """
         spool = Spool()
-        while (batch := await walk.next(BATCH)) is not None:
+        while (batch := await walk.bodies(BATCH)) is not None:
             await spool.add(envelope.items(batch, first=False))
         if not spool.full:
             await out.add([envelope.begin("", None, spool.size)])
@@ -260,7 +260,7 @@ class Lister:
                 raise Restart(f"no second answer of {', '.join(again.failed)}")
             await out.add([envelope.begin("", None, spool.size)])
             left = spool.size
-            while (batch := await again.next(BATCH)) is not None:
+            while (batch := await again.bodies(BATCH)) is not None:
                 parts = envelope.items(batch, first=False)
                 left -= sum(map(len, parts))
                 if left < 0:
@@ -281,14 +281,14 @@ class Lister:
         count = size = 0
         ended = False
         while count < walk.plan.limit and size < PAGE_BYTES:
-            batch = await walk.next(min(BATCH, walk.plan.limit - count))
+            batch = await walk.bodies(min(BATCH, walk.plan.limit - count))
             if batch is None:
                 ended = True
                 break
             if batch:
                 parts.extend(envelope.items(batch, not parts))
                 count += len(batch)
-                size += sum(len(shown.body) for shown in batch)
+                size += sum(map(len, batch))
         # A page that ended by its size leaves much unread: it is not read to be counted.
         more, left = (False, 0) if ended else await walk.rest(count=size < PAGE_BYTES)
         token = ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Mapping
 
-from _fastpath.splice import SpliceError, scan, table_row_object
-from services.aggregator.reads.codec import JSON, AnyMeta, Codec, list_names, version_of
+from _fastpath.listing import Item, read_items, read_rows
+from _fastpath.splice import SpliceError, scan
+from services.aggregator.reads.codec import JSON, Codec, list_names, version_of
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient
 
@@ -17,23 +17,6 @@ log = logging.getLogger(__name__)
 READ = 256 * 1024  # bytes taken from the socket at a time
 SILENCE = 20.0  # seconds without a byte after which a member counts as away
 DRAIN = 512 * 1024  # unread bytes up to which finishing a body is cheaper than a new TLS connection
-
-
-class Item:
-    """One object of a member's list: `raw` holds it (a Table's row holds more)."""
-
-    __slots__ = ("end", "key", "meta", "name", "namespace", "raw", "version")
-
-    def __init__(self, raw: bytes, meta: AnyMeta, end: int) -> None:
-        self.raw, self.meta, self.end = raw, meta, end
-        self.namespace, self.name, self.version = meta.namespace, meta.name, version_of(meta.version)
-        self.key = f"{self.namespace}/{self.name}" if self.namespace else self.name
-
-
-def read_row(raw: bytes) -> Item:
-    """An element of a Table's `rows`."""
-    start, end = table_row_object(raw)
-    return Item(raw, scan(raw, start), end)
 
 
 class MemberList:
@@ -47,15 +30,14 @@ class MemberList:
         headers: Mapping[str, str], *, table: bool, budget: int, codec: Codec = JSON,
     ) -> None:  # fmt: skip
         self.cluster = cluster
-        self.items: deque[Item] = deque()
+        self.items: list[Item] = []
         self.warnings: list[str] = []
         self.read = 0  # items cut so far
         self.ended = False
         self.tail = b""
         self.error: StatusError | None = None
         self._scanner = codec.scanner(table)
-        self._scan = codec.scan
-        self._reader = read_row if table else self._read_item
+        self._table, self._scan = table, codec.scan
         self._client, self._path, self._query = client, path, query
         self._headers = {"Accept-Encoding": "identity", **headers}
         self._budget, self._ahead = budget, 0
@@ -73,9 +55,6 @@ class MemberList:
     def names(self) -> tuple[str, str]:
         """kind and apiVersion of the list; "" where they did not come first."""
         return list_names(self._scanner)
-
-    def _read_item(self, raw: bytes) -> Item:
-        return Item(raw, self._scan(raw), len(raw))
 
     @property
     def remaining(self) -> int | None:
@@ -109,9 +88,9 @@ class MemberList:
             await self._wait()
         return True
 
-    def take(self) -> deque[Item]:
+    def take(self) -> list[Item]:
         """All items that are there; makes room for as many."""
-        taken, self.items = self.items, deque()
+        taken, self.items = self.items, []
         self._ahead = 0
         self._room.set()
         return taken
@@ -167,7 +146,7 @@ class MemberList:
             dropped = 0
             loop = asyncio.get_running_loop()
             heard = loop.time()
-            content, feed, reader = response.content, self._scanner.feed, self._reader
+            content, feed = response.content, self._scanner.feed
             while chunk := await content.readany():
                 if not chunk.isspace():
                     heard = loop.time()
@@ -181,7 +160,7 @@ class MemberList:
                 cut = feed(chunk)
                 if cut:
                     self.read += len(cut)
-                    self.items.extend([reader(raw) for raw in cut])
+                    self.items += read_rows(cut, scan) if self._table else read_items(cut, self._scan)
                 self._ahead += len(chunk)
                 if cut or self._scanner.head is not None:
                     self._news.set()

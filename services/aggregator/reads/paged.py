@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 
+from _fastpath.listing import Item
 from services.aggregator.reads.codec import Codec
-from services.aggregator.reads.member_list import Item, MemberList
+from services.aggregator.reads.member_list import MemberList
 from services.aggregator.reads.tokens import member_token
 from services.common.kube.client import KubeClient
 
@@ -79,7 +79,7 @@ class MemberPages:
         """Did nothing go wrong so far?"""
         return self._list.error is None and (self._next is None or self._next.error is None)
 
-    def take(self) -> deque[Item]:
+    def take(self) -> list[Item]:
         """All items that are there."""
         items = self._list.take()
         if items:

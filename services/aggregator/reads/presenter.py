@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from _fastpath.listing import Item
 from services.aggregator.reads.codec import AnyMeta, splice_object
 from services.aggregator.reads.fields import UID_FIELDS
 from services.aggregator.types import Aggregated
@@ -35,6 +36,23 @@ class Presenter:
             if owners is None:
                 return None
         return self._splice(cluster, buf, meta, version, end, owners)
+
+    def present_all(self, clusters: Sequence[str], items: list[Item], versions: Sequence[int]) -> list[bytes | None]:
+        """`present` of items whose sources are these clusters."""
+        out: list[bytes | None] = []
+        owners: Mapping[str, str | None] | None = None
+        source, seen = -1, ()
+        for item, version in zip(items, versions, strict=True):
+            refs = item.meta.owners
+            if refs is not seen or item.source != source:
+                # Objects of one owner stand side by side, as a rule, and share their references.
+                owners = self._owners.outgoing(clusters[item.source], [one.uid for one in refs]) if refs else {}
+                source, seen = item.source, refs
+            body = None
+            if owners is not None:
+                body = self._splice(clusters[item.source], item.raw, item.meta, version, item.end, owners)
+            out.append(body)
+        return out
 
     async def resolve(
         self, cluster: str, buf: bytes, meta: AnyMeta, version: int, end: int = -1

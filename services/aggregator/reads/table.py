@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from _fastpath.splice import insert_cell, permute_cells
+from _fastpath.listing import Item
+from _fastpath.splice import insert_cell, permute_cells, shown_row
 
 CLUSTER_COLUMN: dict[str, Any] = {
     "name": "Cluster", "type": "string", "format": "",
@@ -79,15 +80,29 @@ class Layout:
 
     def row(self, cluster: str, places: tuple[str, ...], row: bytes) -> bytes:
         """A member's row under this layout; a column that the member lacks is null."""
+        order = self._order_of(places)
+        if order is not None:
+            row = permute_cells(row, order)
+        return insert_cell(row, self.cluster_at, self._cell(cluster))
+
+    def row_of(self, cluster: str, places: tuple[str, ...], item: Item, body: bytes) -> bytes:
+        """`row` of an item, with `body` in its object's place."""
+        start, end = item.meta.start, item.end
+        if self._order_of(places) is not None:
+            return self.row(cluster, places, item.raw[:start] + body + item.raw[end:])
+        return shown_row(item.raw, start, end, body, self.cluster_at, self._cell(cluster))
+
+    def _order_of(self, places: tuple[str, ...]) -> list[int] | None:
         order = self._orders.get(places, ...)
         if order is ...:
             order = self._orders[places] = self._order(places)
-        if order is not None:
-            row = permute_cells(row, order)
+        return order
+
+    def _cell(self, cluster: str) -> bytes:
         cell = self._cells.get(cluster)
         if cell is None:
             cell = self._cells[cluster] = msgspec.json.encode(cluster)
-        return insert_cell(row, self.cluster_at, cell)
+        return cell
 
     def _order(self, places: tuple[str, ...]) -> list[int] | None:
         if not places or list(places) == self._names:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from _fastpath.listing import Item
 from services.aggregator.clock.position import Position
 from services.aggregator.reads.codec import JSON, Codec
-from services.aggregator.reads.member_list import Item
 from services.aggregator.reads.merge import Merge
 from services.aggregator.reads.paged import MemberPages
 from services.aggregator.reads.presenter import Presenter
@@ -82,7 +82,9 @@ class Walk:
         self._clock, self._presenter, self.plan = clock, presenter, plan
         self.failed: dict[str, StatusError] = {}
         self.sources: list[MemberPages] = []
-        self._merge: Merge[Item] = Merge([])
+        self._merge = Merge([])
+        self._clusters: list[str] = []  # of the sources, and what each is in this life of its cluster
+        self._incarnations: list[str] = []
         self.columns = Columns()
         self.layout: Layout | None = None  # of a Table, once opened
         self.taken = 0  # items consumed, hidden ones too
@@ -116,6 +118,8 @@ class Walk:
                 raise result
         self.sources = [page for page in pages if page.cluster not in self.failed]
         self._merge = Merge(self.sources)
+        self._clusters = [page.cluster for page in self.sources]
+        self._incarnations = [plan.positions[cluster].incarnation for cluster in self._clusters]
         if plan.table:
             for page in self.sources:
                 self.columns.learn(page.cluster, columns_in(page.current.head))
@@ -137,6 +141,22 @@ class Walk:
 
     async def next(self, most: int) -> list[Shown] | None:
         """The next objects in key order, None at the end; Restart, BrokeOff, or another StatusError of a member."""
+        found = await self._next(most)
+        if found is None:
+            return None
+        bodies = await self._bodies(*found)
+        return [
+            Shown(item.key, self._clusters[item.source], version, body)
+            for item, version, body in zip(*found, bodies, strict=True)
+        ]
+
+    async def bodies(self, most: int) -> list[bytes] | None:
+        """As `next`, the objects' bytes (a Table's rows) alone."""
+        found = await self._next(most)
+        return None if found is None else await self._bodies(*found)
+
+    async def _next(self, most: int) -> tuple[list[Item], list[int]] | None:
+        """The next objects that are shown, and their fleet versions."""
         try:
             items = await self._merge.next(most)
         except MemberUnreachable as error:
@@ -147,24 +167,33 @@ class Walk:
         if not items:
             return None
         self.taken += len(items)
-        self.last_key = items[-1][1].key
+        self.last_key = items[-1].key
+        versions = self._clock.numbers(items, self._clusters, self._incarnations, self.plan.version)
+        if 0 in versions:
+            judged = [(item, version or self._number(self._clusters[item.source], item))
+                      for item, version in zip(items, versions, strict=True)]  # fmt: skip
+            items = [item for item, version in judged if version is not None]
+            versions = [version for _, version in judged if version is not None]
+        return items, versions
+
+    async def _bodies(self, items: list[Item], versions: Sequence[int]) -> list[bytes]:
+        clusters = self._clusters
+        shown = self._presenter.present_all(clusters, items, versions)
         out = []
-        for index, item in items:
-            cluster = self.sources[index].cluster
-            version = self._number(cluster, item)
-            if version is None:
-                continue
-            body = self._presenter.present(cluster, item.raw, item.meta, version, item.end)
+        for item, version, body in zip(items, versions, shown, strict=True):
             if body is None:
-                body = await self._presenter.resolve(cluster, item.raw, item.meta, version, item.end)
+                body = await self._presenter.resolve(clusters[item.source], item.raw, item.meta, version, item.end)
             if self.layout is not None:
-                row = item.raw[: item.meta.start] + body + item.raw[item.end :]
-                body = self.layout.row(cluster, self.columns.places(cluster), row)
-            out.append(Shown(item.key, cluster, version, body))
+                cluster = clusters[item.source]
+                body = self.layout.row_of(cluster, self.columns.places(cluster), item, body)
+            out.append(body)
         return out
 
     def _number(self, cluster: str, item: Item) -> int | None:
-        """The object's fleet version at the list's; None when another member's of that name is shown."""
+        """The object's fleet version at the list's; None when another member's of that name is shown.
+
+        What the clock's `numbers` gives at once, it gives for the same reasons.
+        """
         clock, version = self._clock, self.plan.version
         marker = clock.shown(item.namespace, item.name)
         # What is shown now and not newer than the list was shown then too: the end of a clash is numbered anew.
