@@ -105,14 +105,32 @@ class Outgoing:
             await self._flush(last=True)
             await self._response.write_eof()
             return self._response
+        gzip = self._gzip and self._size > GZIP_FROM
+        if self._size > WRITE and not gzip:
+            return await self._in_pieces()
         body = b"".join(self._parts)
-        gzip = self._gzip and len(body) > GZIP_FROM
         if gzip:
             body = await asyncio.to_thread(self._compress, body, True)
         response = web.Response(status=200, body=body)
         self._new(response)
         if gzip:
             response.headers["Content-Encoding"] = "gzip"
+        return response
+
+    async def _in_pieces(self) -> web.StreamResponse:
+        """A large body whose length is known: the client reads while we encrypt, in half the CPU that one write of it takes."""
+        response = self._new(web.StreamResponse(status=200))
+        response.content_length = self._size
+        await response.prepare(self._call.request)
+        self._response = response
+        parts, self._parts, self._size = self._parts, [], 0
+        for part in parts:
+            self._parts.append(part)
+            self._size += len(part)
+            if self._size >= WRITE:
+                await self._flush()
+        await self._flush()
+        await response.write_eof()
         return response
 
     def abort(self) -> None:
