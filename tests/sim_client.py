@@ -21,8 +21,10 @@ from deploy.local.sim import Response as Answer
 from deploy.local.sim.faults import spoil
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import MAX_ANSWER
+from services.common.kube.look import Look
 from services.common.kube.objects import ObjectApi, Query, Response, encode_query
 
+_ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 BOOKMARK_SECONDS = 60.0
 
@@ -36,10 +38,16 @@ class SimClient(ObjectApi):
         self.server = f"sim://{cluster.name}"
         self.user_agent = "reclock"
         self.requests = 0
+        self.look = Look(lambda: self.request("GET", "/version", timeout=_ANSWER_SECONDS, check=False), self.looking_at)
 
     @property
     def label(self) -> str:
         return f"cluster {self.name}" if self.name else "host"
+
+    @property
+    def looking_at(self) -> str:
+        """As KubeClient's: what `look` does, in its errors."""
+        return f"{self.label}: GET /version"
 
     async def request(
         self, method: str, path: str, *, query: Query = None, body: bytes | None = None,
@@ -83,7 +91,8 @@ class SimClient(ObjectApi):
                 stream.close()
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Nothing but who wonders whether it answers."""
+        self.look.close()
 
     async def _ask(
         self, method: str, path: str, query: Query, body: bytes | None, headers: Mapping[str, str] | None
