@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from kube_fake import KubeFake, eventually, make_ca, make_pair, pem, server_tls, status
+from kube_fake import KubeFake, eventually, kubeconfig, make_ca, make_pair, pem, server_tls, status
 
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient, encode_query
@@ -51,6 +51,33 @@ async def test_errors_of_the_server_and_of_the_way_to_it() -> None:
         await client.close()
         with pytest.raises(MemberUnreachable, match="closed"):
             await client.list(PODS)
+
+
+@pytest.mark.parametrize(("method", "sent"), [("DELETE", 1), ("PUT", 1), ("POST", 1), ("GET", 2)])
+async def test_a_write_that_may_be_done_is_not_sent_again(method: str, sent: int) -> None:
+    """The server does it and closes the kept connection: a second DELETE would be answered 404, a second PUT 409."""
+    seen: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (head := await reader.readuntil(b"\r\n\r\n")).startswith(b"GET /version") or len(seen) == 1:
+            seen.append(head.decode().split()[0])
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        seen.append(head.decode().split()[0])
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        client = await KubeClient.connect(kubeconfig("fake", {"server": url}, {}), name="east")
+        await client.request("GET", "/version")
+        seen.clear()
+        if sent == 1:
+            with pytest.raises(MemberUnreachable, match="the connection broke") as broken:
+                await client.request(method, "/api/v1/namespaces/a/pods/b", timeout=5)
+            assert not broken.value.unsent
+        else:
+            await client.request(method, "/api/v1/namespaces/a/pods/b", timeout=5)
+        assert seen == [method] * sent
+        await client.close()
 
 
 async def test_a_slow_answer_is_cut_by_the_deadline() -> None:

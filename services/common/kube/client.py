@@ -37,7 +37,7 @@ from services.common.kube.objects import (
     encode_query,
 )  # fmt: skip
 from services.common.kube.shape import Shape, confine, confine_document, is_document, keep_below, shape_of
-from services.common.kube.transport import Transport
+from services.common.kube.transport import Transport, sending
 from services.common.kube.tunnel import open_tunnel
 
 __all__ = [
@@ -254,7 +254,7 @@ class KubeClient(ObjectApi):
                 response = await transport.session.request(
                     method, url, data=body, headers=out, timeout=timeout,
                     proxy=credentials.proxy, server_hostname=credentials.server_name,
-                    allow_redirects=False, auto_decompress=not raw,
+                    allow_redirects=False, auto_decompress=not raw, middlewares=sending(method),
                 )  # fmt: skip
             except BaseException as error:
                 transport.leave()

@@ -9,6 +9,8 @@ from typing import Any
 
 import aiohttp
 
+from services.common.errors import reason_of
+
 READ_BUFFER = 256 * 1024
 MAX_HEADER = 64 * 1024
 KEEPALIVE = 60.0
@@ -28,6 +30,24 @@ def make_socket(info: tuple[Any, ...]) -> socket.socket:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
+
+
+async def _once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise  # there was no connection: aiohttp does not try those again, and they count as unsent
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientConnectionError(reason_of(error)) from error
+
+
+def sending(method: str) -> tuple[aiohttp.ClientMiddlewareType, ...] | None:
+    """Middlewares of a request.
+
+    Where a kept connection breaks, aiohttp sends PUT and DELETE again by itself, as HTTP allows. In Kubernetes the second is
+    answered 409 or 404 if the first was done: its caller would be told that it was not. Go's client sends neither again.
+    """
+    return (_once,) if method in ("PUT", "DELETE") else None
 
 
 class Transport:
