@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -170,8 +171,6 @@ async def test_partial_of_one_but_not_as_list(fleet: Fleet) -> None:
 
 
 async def test_show_waits_for_a_writes_version(fleet: Fleet) -> None:
-    import json
-
     obj = fleet.write("east", pod("a"), log=False)
     body = json.dumps({"kind": "Pod", "apiVersion": "v1", **obj}).encode()
     task = asyncio.create_task(fleet.reads.show(fleet.clock, "east", body, "", timeout=1.0))  # type: ignore[arg-type]
@@ -183,8 +182,6 @@ async def test_show_waits_for_a_writes_version(fleet: Fleet) -> None:
 
 
 async def test_show_is_504_when_the_log_does_not_come(fleet: Fleet) -> None:
-    import json
-
     from services.common.errors import StatusError
 
     obj = fleet.write("east", pod("a"), log=False)
@@ -196,13 +193,34 @@ async def test_show_is_504_when_the_log_does_not_come(fleet: Fleet) -> None:
 
 async def test_a_write_whose_object_is_gone_was_done_all_the_same(fleet: Fleet) -> None:
     """The log passed its state over, and there is nothing to read again: an error would deny the write."""
-    import json
-
     old = fleet.write("east", pod("a"), log=False)
     fleet.write("east", old, delete=True)
     body = json.dumps({"kind": "Pod", "apiVersion": "v1", **old}).encode()
     shown = json.loads(await fleet.reads.show(fleet.clock, "east", body, "", timeout=1.0))  # type: ignore[arg-type]
     assert shown["metadata"]["name"] == "a" and "resourceVersion" not in shown["metadata"]
+
+
+async def test_a_write_that_ends_its_object_is_shown_under_the_deletion(fleet: Fleet) -> None:
+    """A PATCH that takes the last finalizer away is answered the object under the version of its deletion."""
+    old = fleet.write("east", pod("a"))
+    gone = fleet.write("east", old, delete=True)
+    body = json.dumps({"kind": "Pod", "apiVersion": "v1", **gone}).encode()
+    for again in (False, True):
+        if again:
+            fleet.write("east", pod("a") | {"metadata": {**pod("a")["metadata"], "uid": "another"}})
+        shown = json.loads(await fleet.reads.show(fleet.clock, "east", body, timeout=0.1))  # type: ignore[arg-type]
+        end = fleet.clock.marker("east", "default", "a")
+        assert end is not None
+        assert shown["metadata"]["resourceVersion"] == str(end.prev.fleet if again else end.fleet)
+
+
+async def test_a_write_is_never_answered_with_another_object_of_its_name(fleet: Fleet) -> None:
+    old = fleet.write("east", pod("a"), log=False)
+    fleet.write("east", old, delete=True, log=False)
+    fleet.write("east", pod("a") | {"metadata": {**pod("a")["metadata"], "uid": "another"}})
+    body = json.dumps({"kind": "Pod", "apiVersion": "v1", **old}).encode()
+    shown = json.loads(await fleet.reads.show(fleet.clock, "east", body, timeout=1.0))  # type: ignore[arg-type]
+    assert shown["metadata"]["uid"] == old["metadata"]["uid"] and "resourceVersion" not in shown["metadata"]
 
 
 async def test_two_objects_with_one_member_version(fleet: Fleet) -> None:

@@ -112,6 +112,8 @@ class View:
     ) -> Marker | None:
         """Wait until the log has this state of an object; return its marker.
 
+        It is a tombstone where the version is the deletion's: what a write ends (it took the last finalizer away, or
+        deleted without grace) is answered under that one, and no live state of it ever comes.
         None: the log passed the version without numbering it (a diff, or a newer state); read again.
         StatusError 504 when it is not there in time.
         """
@@ -119,12 +121,17 @@ class View:
         def probe() -> tuple[Marker | None] | None:
             newest = self.marker(cluster, namespace, name)
             one = newest
+            end: Marker | None = None
             while one is not None:
-                if one.version == version and not one.deleted and one.uid == uid:
-                    return (one,)
+                if one.version == version and one.uid == uid:
+                    if not one.deleted:
+                        return (one,)
+                    end = one
                 if one.version < version:
                     break  # states before it are older still; an object that changes often has many
                 one = one.prev
+            if end is not None:
+                return (end,)
             position = self.state.positions.get(cluster)
             if newest is not None and newest.version > version:
                 return (None,)

@@ -144,7 +144,7 @@ class Getter:
             if error.code != 504:
                 raise
             raise unavailable(f"cluster {found.cluster}: its events lag behind, try again") from error
-        if marker is None:
+        if marker is None or marker.deleted:
             return False
         found.version = marker.fleet
         return True

@@ -156,10 +156,12 @@ class Reads:
                     raise
                 return await self._unnumbered(clock, cluster, body, meta)
             now = _scan(cluster, answer.body)
+            if now.uid != meta.uid:
+                return await self._unnumbered(clock, cluster, body, meta)  # another object of that name by now
             marker = await clock.wait_version(
                 cluster, now.namespace, now.name, now.uid, version_of(now.version), timeout=5.0
             )
-            if marker is not None:
+            if marker is not None and not marker.deleted:
                 shown = await self.present(clock.aggregated, cluster, answer.body, now, marker.fleet)
                 return codec_of(answer.body).rewrap(answer.body, shown)
         raise unavailable(f"cluster {cluster}: its events lag behind, try again")
