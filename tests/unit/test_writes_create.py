@@ -66,6 +66,20 @@ async def test_lost_answer_keeps_the_claim(world: World, error: StatusError) -> 
     assert world.clock.claims[0].left, "a retry that comes at once must get it"
 
 
+@pytest.mark.parametrize("error", [not_connected(), errors.not_found("pods", "web"), errors.unavailable("lags behind")])
+async def test_what_fails_after_the_create_is_not_the_creates_own(world: World, monkeypatch: pytest.MonkeyPatch, error: StatusError) -> None:
+    """The member made it; that the connection fails when it is to be shown does not mean that nothing was sent."""
+    world.east.answers[POST] = MADE
+
+    async def fails(*_: Any, **__: Any) -> bytes:
+        raise error
+
+    monkeypatch.setattr(world.context.reads, "show", fails)
+    seen = await refused(lambda: post(world))
+    assert (seen.code, seen.reason, seen.retry_after) == (504, "Timeout", None) and "was done" in seen.message
+    assert not world.clock.claims[0].released and world.clock.claims[0].left
+
+
 @pytest.mark.parametrize("error", [not_connected(), errors.MemberAway("cluster east cannot be reached"), errors.invalid("no"), errors.too_many_requests("later")])
 async def test_known_outcome_releases_the_claim(world: World, error: StatusError) -> None:
     world.east.answers[POST] = error

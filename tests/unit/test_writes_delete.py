@@ -155,6 +155,18 @@ async def test_collection_with_a_member_away_fails_after_the_others_are_done(wor
     assert world.clock.deletions == [("west", "u2")]
 
 
+async def test_collection_that_was_deleted_is_not_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """client-go sends again what is answered 503 with seconds: that would delete what was made since."""
+    world.east.answers[("DELETE", ALL)] = world.west.answers[("DELETE", ALL)] = listed()
+
+    async def away(**_: Any) -> Any:
+        raise errors.unavailable("the store of fleet versions does not answer")
+
+    monkeypatch.setattr(world.clock, "snapshot", away)
+    error = await refused(lambda: run_collection(world))
+    assert (error.code, error.retry_after) == (504, None)
+
+
 async def test_collection_dry_run_and_preconditions(world: World) -> None:
     for one in (world.east, world.west):
         one.answers[("DELETE", ALL)] = listed()

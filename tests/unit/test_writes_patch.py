@@ -225,3 +225,16 @@ async def test_what_the_front_created_keeps_its_label_when_it_is_replaced(world:
     else:
         await send(world, body, APPLY, path)
     assert world.east.sent(method)[0]["metadata"]["labels"] == {"app": "a", "reclock.dev/routed": "fleet"}
+
+
+@pytest.mark.parametrize(("after", "code"), [(errors.not_found("pods", "web"), 0), (errors.unavailable("busy"), 504)])
+async def test_a_binding_that_was_done_is_not_denied(world: World, after: errors.StatusError, code: int) -> None:
+    """A scheduler that is told 404 or 503 takes the pod for one that is not bound."""
+    world.east.answers[("POST", ONE + "/binding")] = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+    world.east.answers[("GET", ONE)] = after
+    run = subresource.subresource(world.context, call("POST", ONE + "/binding", {"target": {"name": "n"}}), PODS)
+    if code:
+        error = await refused(lambda: run)
+        assert (error.code, error.retry_after) == (code, None)
+    else:
+        assert (await run).status == 200

@@ -17,7 +17,7 @@ from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import join, raw, split
 from services.aggregator.writes.context import SETTLE, WriteContext
 from services.aggregator.writes.delete import is_dry, read_options
-from services.aggregator.writes.send import head_of, query, respond, send, show_item
+from services.aggregator.writes.send import after_write, head_of, query, respond, send, show_item
 from services.aggregator.writes.target import clock_of, member_path
 from services.common import errors
 from services.common.errors import StatusError
@@ -52,7 +52,8 @@ async def delete_collection(context: WriteContext, call: Call, aggregated: Aggre
     if not results:
         raise errors.MemberAway(f"no cluster serves {aggregated.key} now")
     done = [result for result in results if not isinstance(result, BaseException)]
-    snapshot = await clock.snapshot(timeout=SETTLE)
+    with after_write(call):
+        snapshot = await clock.snapshot(timeout=SETTLE)
     items = [item for _, items in done for item in items]
     form = context.reads.write_form(call, aggregated)
     kind, api_version = f"{aggregated.kind}List", aggregated.at(call.info.version).group_version

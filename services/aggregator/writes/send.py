@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from aiohttp import web
@@ -13,7 +15,8 @@ from services.aggregator.reads.codec import PROTOBUF, AnyMeta, codec_of, names_o
 from services.aggregator.reads.negotiate import JSON_TYPE, PROTOBUF_TYPE
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.context import MEMBER_TIMEOUT, WriteContext
-from services.common.errors import MemberUnreachable, decode_status
+from services.common import errors
+from services.common.errors import MemberUnreachable, StatusError, decode_status
 from services.common.kube.client import KubeClient, Response
 
 PASSED_QUERY = {
@@ -112,6 +115,21 @@ def head_of(body: bytes) -> Head:
     return Head(kind, api_version, meta.namespace, meta.name, meta.uid, meta.version)
 
 
+@contextmanager
+def after_write(call: Call) -> Iterator[None]:
+    """Around what follows when a cluster has done a write: an error of it is 504, and none of the write itself.
+
+    A 404 would say that nothing was done. client-go repeats by itself what is answered with seconds to wait, and a create
+    gives up its claim where there was no connection: the next one would make a second object elsewhere.
+    """
+    try:
+        yield
+    except StatusError as error:
+        if call.request.method in ("GET", "HEAD"):
+            raise
+        raise errors.timeout(f"it was done, but what came of it cannot be shown yet: {error.message}") from error
+
+
 async def show(
     context: WriteContext,
     call: Call,
@@ -135,7 +153,8 @@ async def show(
     if not head.version:
         return respond(call, answer, answer.body)
     accept = context.reads.write_form(call, clock.aggregated).accept(many=False)
-    shown = await context.reads.show(clock, cluster, answer.body, accept, path=path)
+    with after_write(call):
+        shown = await context.reads.show(clock, cluster, answer.body, accept, path=path)
     call.audit.update(memberVersion=head.version, fleetVersion=head_of(shown).version)
     return respond(call, answer, shown)
 

@@ -9,10 +9,11 @@ from services.aggregator.writes.body import as_json, join, raw, split, value
 from services.aggregator.writes.context import SETTLE, WriteContext
 from services.aggregator.writes.delete import preconditions
 from services.aggregator.writes.patch import patch
-from services.aggregator.writes.send import send, show
+from services.aggregator.writes.send import after_write, send, show
 from services.aggregator.writes.target import ASK_TIMEOUT, METADATA, Target, find
 from services.aggregator.writes.update import update
 from services.common import errors
+from services.common.errors import StatusError
 
 
 async def subresource(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
@@ -29,7 +30,8 @@ async def subresource(context: WriteContext, call: Call, aggregated: Aggregated)
         body = await _posted(call, target)
         answer = await send(context, call, aggregated, target.client, "POST", target.path(call), body)
         if not call.query.get("dryRun"):
-            await _logged(call, target, body)
+            with after_write(call):
+                await _logged(call, target, body)
         return await show(context, call, target.clock, target.cluster, answer, path=target.path(call))
     raise errors.method_not_allowed("the server does not allow this method on the requested resource")
 
@@ -47,7 +49,12 @@ async def _logged(call: Call, target: Target, body: bytes) -> None:
         await target.clock.wait_deleted(*place, target.marker.uid, timeout=SETTLE)
     elif call.info.subresource == "binding":
         path = target.aggregated.at(target.version).path(target.namespace or None, target.name)
-        answer = await target.client.request("GET", path, headers=METADATA, timeout=ASK_TIMEOUT)
+        try:
+            answer = await target.client.request("GET", path, headers=METADATA, timeout=ASK_TIMEOUT)
+        except StatusError as error:
+            if error.code != 404:
+                raise
+            return  # bound, and deleted since
         metadata = answer.json()["metadata"]
         version = int(metadata["resourceVersion"])
         await target.clock.wait_version(*place, metadata["uid"], version, timeout=SETTLE)
