@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from writes_fake import PODS, World, call, pod, refused
+from writes_fake import PODS, World, answer, call, pod, refused
 
 from services.aggregator.writes import Writes, collection, delete
 from services.common import errors
@@ -153,6 +153,22 @@ async def test_collection_with_a_member_away_fails_after_the_others_are_done(wor
     error = await refused(lambda: run_collection(world))
     assert error.code == 503 and "east" in error.message
     assert world.clock.deletions == [("west", "u2")]
+
+
+@pytest.mark.parametrize("query", ["?limit=1", "?continue=abc", "?resourceVersion=5&resourceVersionMatch=Exact", "?limit=x"])
+async def test_a_part_of_a_collection_does_not_delete_all_of_it(world: World, query: str) -> None:
+    """kube-apiserver deletes `limit` objects and no more."""
+    world.east.answers[("DELETE", ALL)] = world.west.answers[("DELETE", ALL)] = listed()
+    assert (await refused(lambda: run_collection(world, query))).code == 400
+    assert not world.east.asked and not world.west.asked
+    assert (await run_collection(world, "?limit=0")).status == 200
+
+
+async def test_every_members_warnings_reach_who_deletes_a_collection(world: World) -> None:
+    world.east.answers[("DELETE", ALL)] = answer(listed(), 200, '299 - "old"', '299 - "both"')
+    world.west.answers[("DELETE", ALL)] = answer(listed(), 200, '299 - "both"', '299 - "new"')
+    found = await run_collection(world)
+    assert found.headers.getall("Warning") == ['299 - "old"', '299 - "both"', '299 - "new"']
 
 
 async def test_collection_that_was_deleted_is_not_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

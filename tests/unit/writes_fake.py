@@ -30,8 +30,9 @@ def pod(name: str = "web", **metadata: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "ns", **metadata}}
 
 
-def answer(obj: Any, status: int = 200) -> Response:
-    return Response(status, CIMultiDictProxy(CIMultiDict()), msgspec.json.encode(obj))
+def answer(obj: Any, status: int = 200, *warnings: str) -> Response:
+    headers = CIMultiDict([("Warning", text) for text in warnings])
+    return Response(status, CIMultiDictProxy(headers), msgspec.json.encode(obj))
 
 
 class FakeCluster(ObjectApi):
@@ -70,7 +71,7 @@ class FakeCluster(ObjectApi):
             raise found
         if found is None:
             raise errors.not_found("things", path.rpartition("/")[2])
-        return answer(found)
+        return found if isinstance(found, Response) else answer(found)
 
 
 class FakeClaim:

@@ -13,6 +13,7 @@ from services.aggregator.clock.clock import ResourceClock
 from services.aggregator.clock.membership import MemberState
 from services.aggregator.reads.codec import AnyMeta, codec_of, items_of
 from services.aggregator.reads.envelopes import whole_list
+from services.aggregator.reads.query import EXACT, integer
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import join, raw, split
 from services.aggregator.writes.context import SETTLE, WriteContext
@@ -37,6 +38,7 @@ async def delete_collection(context: WriteContext, call: Call, aggregated: Aggre
     """
     clock = clock_of(context, aggregated)
     clock.require_writable()
+    _require_whole(call)
     body = await read_options(call)
     if body is not None and "preconditions" in split(body):
         raise errors.bad_request(
@@ -59,7 +61,19 @@ async def delete_collection(context: WriteContext, call: Call, aggregated: Aggre
     kind, api_version = f"{aggregated.kind}List", aggregated.at(call.info.version).group_version
     if form.kind == "partial":
         kind, api_version = "PartialObjectMetadataList", f"meta.k8s.io/{form.version}"
-    return respond(call, done[0][0], whole_list(form, kind, api_version, snapshot.version, items))
+    response = respond(call, done[0][0], whole_list(form, kind, api_version, snapshot.version, items))
+    said = [text for answer, _ in done for text in answer.headers.getall("Warning", [])]
+    response.headers.popall("Warning", None)
+    for text in dict.fromkeys(said):
+        response.headers.add("Warning", text)
+    return response
+
+
+def _require_whole(call: Call) -> None:
+    """400 for what asks for a part of the collection: each member would delete such a part, or all if it was not told."""
+    asked = call.query
+    if integer(asked, "limit") > 0 or asked.get("continue") or asked.get("resourceVersionMatch") == EXACT:
+        raise errors.bad_request("limit, continue and an exact resourceVersion are not supported when objects of several clusters are deleted")
 
 
 async def _delete_on(
