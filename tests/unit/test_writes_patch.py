@@ -130,6 +130,20 @@ async def test_apply_of_what_nobody_has_creates(world: World) -> None:
     assert world.clock.claims[0].released
 
 
+async def test_apply_of_what_another_apply_creates_just_then_patches_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kube-apiserver never answers an apply AlreadyExists."""
+    path = "/api/v1/namespaces/ns/pods/new"
+    world.west.answers[("PATCH", path)] = pod("new", uid="u7", resourceVersion="17")
+
+    async def taken(namespace: str, name: str, cluster: str) -> Any:
+        world.clock.put("west", name, "u7")
+        raise errors.already_exists("pods", name)
+
+    monkeypatch.setattr(world.clock, "claim", taken)
+    answer = await send(world, pod("new"), APPLY, path + "?fieldManager=me")
+    assert answer.status == 200 and world.west.sent("PATCH") == [pod("new")] and not world.east.sent("PATCH")
+
+
 @pytest.mark.parametrize("query", ["/status", ""])
 async def test_apply_that_must_not_create(world: World, query: str) -> None:
     path = "/api/v1/namespaces/ns/pods/new" + query

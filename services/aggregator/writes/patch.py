@@ -49,13 +49,25 @@ async def patch(context: WriteContext, call: Call, aggregated: Aggregated) -> we
 
 
 async def _apply(context: WriteContext, call: Call, aggregated: Aggregated, body: bytes) -> web.Response:
+    """Of several who apply what is not there one creates, and the others patch that: none is told AlreadyExists."""
     head = envelope(body, aggregated.kind)
-    try:
-        target = await find(context, call, aggregated)
-    except StatusError as missing:
-        if missing.code != 404 or call.info.subresource or head.metadata.resource_version:
-            raise
-        return await create_by_apply(context, call, aggregated, body)
+    for number in range(ATTEMPTS):
+        try:
+            target = await find(context, call, aggregated)
+        except StatusError as missing:
+            if missing.code != 404 or call.info.subresource or head.metadata.resource_version:
+                raise
+        else:
+            return await _apply_to(context, call, target, body)
+        try:
+            return await create_by_apply(context, call, aggregated, body)
+        except StatusError as error:
+            if error.reason != "AlreadyExists" or number + 1 == ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _apply_to(context: WriteContext, call: Call, target: Target, body: bytes) -> web.Response:
     inside = await take_in(context, target.cluster, target.namespace, body) if target.cluster else body
     if target.is_routed and not call.info.subresource:
         # Who created it by an apply owns the label: without it here the member would take it off.
