@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from aiohttp import web
 
@@ -43,6 +44,7 @@ class Call:
     user: User
     warnings: list[str] = field(default_factory=list)  # texts for `Warning: 299` headers
     audit: dict[str, object] = field(default_factory=dict)  # what handlers add to the audit line: cluster, versions
+    rest: asyncio.Future[Any] | None = None  # what goes on when the client has left: it counts as in flight to its end
 
     @property
     def query(self) -> dict[str, str]:

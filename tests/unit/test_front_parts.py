@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp.http_exceptions import LineTooLong
@@ -16,15 +17,21 @@ from services.aggregator.front import errors
 from services.aggregator.front.authz import Attributes, forbidden_error
 from services.aggregator.front.certificates import Authorities
 from services.aggregator.front.connections import Book
+from services.aggregator.front.dispatch import Dispatch
 from services.aggregator.front.health import is_public, marked
 from services.aggregator.front.limits import InFlight
 from services.aggregator.front.members import object_name
 from services.aggregator.front.notices import is_service, may_create, notice, notice_of_service
 from services.aggregator.front.server import warning
-from services.aggregator.types import RequestInfo
+from services.aggregator.types import Call, RequestInfo
 from services.common.cache import LoadingCache
 from services.common.errors import StatusError
 from services.common.kube.reviews import User
+
+
+def made_call() -> Call:
+    request: Any = None
+    return Call(request, RequestInfo("create", "/api/v1/namespaces/a/pods", True), User("a"))
 
 
 def test_an_unknown_error_shows_an_id_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,12 +112,45 @@ async def test_a_full_cache_drops_old_values() -> None:
 
 def test_limits_count_per_user_and_kind() -> None:
     flights = InFlight(Limits(requests=1, streams=1))
-    with flights.enter("a", "request"), flights.enter("a", "stream"), flights.enter("b", "request"):
-        with pytest.raises(StatusError) as refused, flights.enter("a", "request"):
+    one = made_call()
+    with flights.enter("a", "request", one), flights.enter("a", "stream", one), flights.enter("b", "request", one):
+        with pytest.raises(StatusError) as refused, flights.enter("a", "request", one):
             pass
         assert (refused.value.code, refused.value.retry_after) == (429, 1)
-    with flights.enter("a", "request"):
+    with flights.enter("a", "request", one):
         assert flights._counts == {("a", "request"): 1}
+    assert flights._counts == {}
+
+
+async def test_a_write_whose_client_has_left_is_in_flight_to_its_end() -> None:
+    """Else who hangs up at once could have any number of them under way."""
+    nothing: Any = None
+    dispatch = Dispatch(
+        host=nothing, authorizer=nothing, members=nothing, documents=nothing, health=nothing, aggregations=nothing,
+        reads=nothing, writes=nothing, version_markers=nothing, pages=None,
+    )  # fmt: skip
+    flights, done, begun = InFlight(Limits(requests=1)), asyncio.Event(), asyncio.Event()
+
+    async def write(*_: Any) -> Any:
+        begun.set()
+        await done.wait()
+
+    async def serve() -> None:
+        call = made_call()
+        with flights.enter("a", "request", call):
+            await dispatch._shielded(write, call, nothing)
+
+    client = asyncio.create_task(serve())
+    await begun.wait()
+    client.cancel()
+    await asyncio.wait([client])
+    with pytest.raises(StatusError), flights.enter("a", "request", made_call()):
+        pass
+    done.set()
+    await dispatch.drain(5)
+    await asyncio.sleep(0)
+    with flights.enter("a", "request", made_call()):
+        pass
     assert flights._counts == {}
 
 

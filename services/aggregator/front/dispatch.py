@@ -205,6 +205,7 @@ class Dispatch:
                 return error
 
         task = asyncio.get_running_loop().create_task(run(), name=f"front/{call.info.verb} {call.info.path}")
+        call.rest = task
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         outcome = await asyncio.shield(task)

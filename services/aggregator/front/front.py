@@ -218,7 +218,7 @@ class Front:
         user = await impersonate(by, request.headers, self._authorizer) if wanted(request.headers) else by
         call = request.call = Call(request, info, user)
         lasting = self._dispatch.is_stream(call)
-        with self._in_flight.enter(by.name, "stream" if lasting else "request"), self._ended_by_stop(lasting):
+        with self._in_flight.enter(by.name, "stream" if lasting else "request", call), self._ended_by_stop(lasting):
             if not audit.is_audited(call):
                 return await self._dispatch.serve(call)
             return await self._audited(call, by)

@@ -12,6 +12,7 @@ from prometheus_client import Counter, Gauge
 from services.aggregator.config import Limits
 from services.aggregator.front.connections import CLOSED
 from services.aggregator.front.server import MAX_BODY, FrontRequest
+from services.aggregator.types import Call
 from services.common.errors import (
     bad_request,
     request_too_large,
@@ -40,8 +41,8 @@ class InFlight:
         self._counts: dict[tuple[str, str], int] = {}
 
     @contextmanager
-    def enter(self, user: str, kind: str) -> Iterator[None]:
-        """Count a request while the block runs; 429 above the limit."""
+    def enter(self, user: str, kind: str, call: Call) -> Iterator[None]:
+        """Count a request while the block runs, and its `rest` after that; 429 above the limit."""
         key = (user, kind)
         count = self._counts.get(key, 0)
         if count >= self._limits[kind]:
@@ -50,16 +51,22 @@ class InFlight:
                 f"too many {kind}s of {user!r} at once ({count}), please try again later", retry_after=1
             )
         self._counts[key] = count + 1
-        gauge = IN_FLIGHT.labels(kind)
-        gauge.inc()
+        IN_FLIGHT.labels(kind).inc()
         try:
             yield
         finally:
-            gauge.dec()
-            if self._counts[key] == 1:
-                del self._counts[key]
+            if call.rest is not None and not call.rest.done():
+                # Or who hangs up at once could have any number of writes under way.
+                call.rest.add_done_callback(lambda _: self._leave(key))
             else:
-                self._counts[key] -= 1
+                self._leave(key)
+
+    def _leave(self, key: tuple[str, str]) -> None:
+        IN_FLIGHT.labels(key[1]).dec()
+        if self._counts[key] == 1:
+            del self._counts[key]
+        else:
+            self._counts[key] -= 1
 
 
 async def read_body(request: FrontRequest) -> bytes:
