@@ -68,6 +68,8 @@ class StatusError(Exception):
         self.message = cut(message or self.reason)
         self.details = details
         self.retry_after = retry_after
+        self.warnings: tuple[str, ...] = ()
+        """`Warning` headers that a cluster sent with it, as they came."""
         super().__init__(self.message)
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from aiohttp import web
 from kube_fake import KubeFake, eventually, kubeconfig, make_ca, make_pair, pem, server_tls, status
 
+from services.aggregator.front.errors import response as error_response
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient, encode_query
 from services.common.kube.kubeconfig import KubeconfigError
@@ -77,6 +79,29 @@ async def test_a_write_that_may_be_done_is_not_sent_again(method: str, sent: int
         else:
             await client.request(method, "/api/v1/namespaces/a/pods/b", timeout=5)
         assert seen == [method] * sent
+        await client.close()
+
+
+async def test_warnings_of_a_refusal_come_with_it() -> None:
+    """An admission webhook warns and denies in one answer; kubectl shows both."""
+
+    async def deny(request: web.Request) -> web.Response:
+        answer = status(403, "Forbidden")
+        answer.headers.extend([("Warning", '299 - "one"'), ("Warning", '299 - "two"')])
+        return answer
+
+    async with KubeFake() as kube:
+        kube.extra_routes = [web.delete("/x", deny)]
+        await kube.stop()
+        await kube.start()
+        client = await KubeClient.connect(kube.kubeconfig(), name="east")
+        with pytest.raises(StatusError) as denied:
+            await client.request("DELETE", "/x")
+        assert error_response(denied.value).headers.getall("Warning") == ['299 - "one"', '299 - "two"']
+        with pytest.raises(StatusError) as denied:
+            async with client.stream("DELETE", "/x"):
+                pass
+        assert denied.value.warnings == ('299 - "one"', '299 - "two"')
         await client.close()
 
 

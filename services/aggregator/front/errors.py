@@ -28,7 +28,10 @@ def response(error: StatusError, accept: str = "") -> web.Response:
     if error.code == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="kubernetes-master"'
     body = status_pb.encode(error.to_dict()) if protobuf else error.body() + b"\n"
-    return web.Response(status=error.code, body=body, headers=headers)
+    answer = web.Response(status=error.code, body=body, headers=headers)
+    for text in error.warnings:
+        answer.headers.add("Warning", text)
+    return answer
 
 
 def retry_after(error: StatusError, seconds: int) -> str:

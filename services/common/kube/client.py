@@ -314,9 +314,7 @@ class KubeClient(ObjectApi):
         if self.shape.namespace and response.status == 200 and is_document(path):
             data = _confined(data)
         if check and response.status >= 400:
-            raise StatusError.from_response(
-                response.status, data, what=what, retry_after=response.headers.get("Retry-After")
-            )
+            raise _failure(response, data, what)
         return Response(response.status, response.headers, data)
 
     @asynccontextmanager
@@ -332,10 +330,7 @@ class KubeClient(ObjectApi):
             response, transport = await self._send(method, path, query, body, headers, limit, raw, what, renew)
             try:
                 if check and response.status >= 400:
-                    data = await _whole(response, MAX_ERROR, what)
-                    raise StatusError.from_response(
-                        response.status, data, what=what, retry_after=response.headers.get("Retry-After")
-                    )
+                    raise _failure(response, await _whole(response, MAX_ERROR, what), what)
                 yield response
             except aiohttp.ClientError as error:
                 raise from_client_error(error, what) from error
@@ -375,6 +370,14 @@ class KubeClient(ObjectApi):
             return await open_tunnel(credentials)
         except (OSError, TimeoutError, EOFError) as error:
             raise from_client_error(error, what) from error
+
+
+def _failure(response: aiohttp.ClientResponse, data: bytes, what: str) -> StatusError:
+    error = StatusError.from_response(
+        response.status, data, what=what, retry_after=response.headers.get("Retry-After")
+    )
+    error.warnings = tuple(response.headers.getall("Warning", ()))
+    return error
 
 
 def _confined(data: bytes) -> bytes:
