@@ -44,6 +44,7 @@ class Call:
     user: User
     warnings: list[str] = field(default_factory=list)  # texts for `Warning: 299` headers
     audit: dict[str, object] = field(default_factory=dict)  # what handlers add to the audit line: cluster, versions
+    audit_id: str = ""  # under which everybody logs this request
     rest: asyncio.Future[Any] | None = None  # what goes on when the client has left: it counts as in flight to its end
 
     @property

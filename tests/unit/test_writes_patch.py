@@ -152,6 +152,12 @@ async def test_apply_that_must_not_create(world: World, query: str) -> None:
     assert not world.clock.claims
 
 
+async def test_the_member_logs_a_write_under_our_audit_id(world: World) -> None:
+    """Its answer carries the id to the client, who looks for it in our log too."""
+    await send(world, {"metadata": {"labels": {"a": "b"}}})
+    assert world.east.audit_ids == ["id-1"]
+
+
 async def test_unknown_patch_type_is_415(world: World) -> None:
     assert (await refused(lambda: send(world, {}, "application/json"))).code == 415
 

@@ -44,6 +44,7 @@ class FakeCluster(ObjectApi):
         self.asked: list[tuple[str, str, Any]] = []
         self.queries: list[Any] = []
         self.users: list[str] = []
+        self.audit_ids: list[str] = []
 
     @property
     def label(self) -> str:
@@ -64,6 +65,7 @@ class FakeCluster(ObjectApi):
         self.asked.append((method, path, msgspec.json.decode(body) if body else None))
         self.queries.append(query)
         self.users.append((headers or {}).get("Impersonate-User", ""))
+        self.audit_ids.append((headers or {}).get("Audit-Id", ""))
         found = self.answers.get((method, path))
         if isinstance(found, list):
             found = found.pop(0) if len(found) > 1 else found[0]
@@ -231,7 +233,7 @@ def call(method: str, path: str, body: Any = None, content_type: str = "applicat
     request: Any = SimpleNamespace(
         method=method, rel_url=url, read=read, headers=CIMultiDict({"Content-Type": content_type})
     )
-    return Call(request, parse(method, url.raw_path, url.raw_query_string), User("tester"))
+    return Call(request, parse(method, url.raw_path, url.raw_query_string), User("tester"), audit_id="id-1")
 
 
 async def refused(run: Callable[[], Any]) -> StatusError:

@@ -216,7 +216,7 @@ class Front:
             REFUSED.labels("connection").inc()
             raise too_many_requests("too many connections, please try again later", retry_after=1)
         user = await impersonate(by, request.headers, self._authorizer) if wanted(request.headers) else by
-        call = request.call = Call(request, info, user)
+        call = request.call = Call(request, info, user, audit_id=request.audit_id)
         lasting = self._dispatch.is_stream(call)
         with self._in_flight.enter(by.name, "stream" if lasting else "request", call), self._ended_by_stop(lasting):
             if not audit.is_audited(call):

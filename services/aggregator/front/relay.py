@@ -75,6 +75,7 @@ async def relay(
     `silence` seconds without a byte; `proxied`: a pod's own server answers, and may say 401 for itself; `away`: is the cluster known not to answer? Later the connection is broken off, which is how HTTP shows an answer cut short.
     """
     headers = request_headers(request, identity)
+    headers.setdefault("Audit-Id", request.audit_id)
     if client.shape.namespace and request.method == "GET" and is_document(path):
         return await _document(client, path, query, headers)
     body = await request_body(request)

@@ -108,6 +108,7 @@ async def _head(
     request: FrontRequest, client: KubeClient, target: str, identity: Mapping[str, str] | None, body: bytes | None
 ) -> bytes:
     headers = request_headers(request, identity)
+    headers.setdefault("Audit-Id", request.audit_id)
     headers["Connection"] = "Upgrade"
     headers["Upgrade"] = request.headers["Upgrade"]
     headers.update(await client.auth_headers())

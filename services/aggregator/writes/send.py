@@ -59,6 +59,8 @@ async def send(
         headers["Content-Type"] = content_type
     if agent := call.request.headers.get("User-Agent"):
         headers["User-Agent"] = agent  # members name field managers after it
+    if call.audit_id:
+        headers["Audit-Id"] = call.audit_id  # it answers under this one then: its log and ours name the same
     call.audit["cluster"] = client.name
     clock = context.clock.get(aggregated.group, aggregated.resource)
     state = clock.members.get(client.name) if clock is not None else None
