@@ -183,7 +183,7 @@ def i6_get_passes_the_commit_under_way(patch: Patch) -> None:
 def i7_delete_does_not_wait(patch: Patch) -> None:
     """A deletion is answered as soon as its member has done it, whether the log has it or not."""
 
-    async def wait_deleted(self: View, *which: Any, timeout: float = 0.0) -> None:
+    async def wait_deleted(self: View, *which: Any, timeout: float = 0.0, version: int = 0) -> None:
         return None
 
     patch(View, "wait_deleted", wait_deleted)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from services.aggregator.clock.position import Position
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.view import View
 from services.aggregator.types import Aggregated
@@ -62,3 +63,18 @@ async def test_state_in_the_history_is_found_and_what_is_not_there_yet_is_not_se
     with pytest.raises(StatusError) as caught:
         await view.wait_version("east", "ns", "web", "u", 40, timeout=0)
     assert caught.value.code == 504
+
+
+async def test_what_came_and_went_unseen_is_not_waited_for() -> None:
+    """The member was not followed for a moment: a diff shows neither the object that was deleted nor its deletion."""
+    view: Any = View(PODS)
+    view.marker = lambda *_: None
+    view.state.positions["east"] = Position("life", 30, 30)
+    await view.wait_deleted("east", "ns", "web", "u", timeout=0, version=20)
+    for on_its_way in (0, 30, 40):
+        with pytest.raises(StatusError) as caught:
+            await view.wait_deleted("east", "ns", "web", "u", timeout=0, version=on_its_way)
+        assert caught.value.code == 504
+    view.state.positions["east"] = Position("life", 30, 30, diff=True)
+    with pytest.raises(StatusError):
+        await view.wait_deleted("east", "ns", "web", "u", timeout=0, version=20)

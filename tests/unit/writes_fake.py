@@ -152,7 +152,7 @@ class FakeClock:
         return claim
 
     async def wait_deleted(
-        self, cluster: str, namespace: str, name: str, uid: str, timeout: float = 5
+        self, cluster: str, namespace: str, name: str, uid: str, timeout: float = 5, *, version: int = 0
     ) -> None:
         self.deletions.append((cluster, uid))
 

@@ -158,16 +158,22 @@ class View:
             raise timed_out(f"cluster {marker.cluster!r}: the deletion of {marker.name!r} did not reach the log in time")
 
     async def wait_deleted(
-        self, cluster: str, namespace: str, name: str, uid: str, timeout: float = 5
+        self, cluster: str, namespace: str, name: str, uid: str, timeout: float = 5, *, version: int = 0
     ) -> None:
-        """Wait until the log has a deletion of this object, or its deletionTimestamp; StatusError 504."""
+        """Wait until the log has a deletion of this object, or its deletionTimestamp; StatusError 504.
+
+        `version`: one that the object had, if known. What came and went while the member was not followed the log never
+        has, and is told by that.
+        """
 
         def probe() -> Literal[True] | None:
             one = newest = self.marker(cluster, namespace, name)
             while one is not None and one.uid != uid:
                 one = one.prev
             if one is None:
-                return None
+                position = self.state.positions.get(cluster)
+                passed = version and position is not None and not position.diff and position.read > version
+                return True if passed else None
             return True if one is not newest or one.deleted or one.deleting else None
 
         if await self.pulse.until(probe, timeout) is None:

@@ -17,7 +17,7 @@ from services.aggregator.reads.query import EXACT, integer
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import join, raw, split
 from services.aggregator.writes.context import SETTLE, WriteContext
-from services.aggregator.writes.delete import is_dry, read_options
+from services.aggregator.writes.delete import is_dry, number, read_options
 from services.aggregator.writes.send import after_write, head_of, query, respond, send, show_item
 from services.aggregator.writes.target import clock_of, member_path
 from services.common import errors
@@ -95,7 +95,7 @@ async def _delete_on(
         for _, meta in items:
             place = (cluster, meta.namespace, meta.name, meta.uid)
             try:
-                await clock.wait_deleted(*place, timeout=SETTLE)
+                await clock.wait_deleted(*place, timeout=SETTLE, version=number(meta.version))
             except StatusError as error:
                 raise errors.timeout(f"deleted on {cluster}, but not seen in time: {error.message}") from error
     shown = []

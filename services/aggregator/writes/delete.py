@@ -22,9 +22,15 @@ async def delete(context: WriteContext, call: Call, aggregated: Aggregated) -> w
     if is_dry(call, body):
         return await show(context, call, target.clock, target.cluster, answer, dry=True)
     # The member may have had another object of that name by now: what went is what it says.
-    uid = head_of(answer.body).uid or target.marker.uid
-    await target.clock.wait_deleted(target.cluster, target.namespace, target.name, uid, timeout=SETTLE)
+    head = head_of(answer.body)
+    place, uid = (target.cluster, target.namespace, target.name), head.uid or target.marker.uid
+    await target.clock.wait_deleted(*place, uid, timeout=SETTLE, version=number(head.version))
     return await _answer(context, call, target, answer)
+
+
+def number(version: str) -> int:
+    """A member's version; 0 where there is none: what was done is not to fail on it."""
+    return int(version) if version.isdecimal() else 0
 
 
 def is_dry(call: Call, options: bytes | None) -> bool:
