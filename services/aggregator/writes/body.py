@@ -35,6 +35,16 @@ class Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
     owner_references: list[OwnerReference] | None = None
+    labels: dict[str, str | None] | None = None
+    annotations: dict[str, str | None] | None = None
+
+
+class PatchMetadata(msgspec.Struct, rename="camel"):
+    """The metadata of a merge patch: null takes a field away."""
+
+    owner_references: list[dict[str, Any]] | None = None
+    labels: dict[str, Any] | None = None
+    annotations: dict[str, Any] | None = None
 
 
 class Envelope(msgspec.Struct, rename="camel"):
@@ -46,6 +56,7 @@ class Envelope(msgspec.Struct, rename="camel"):
 
 
 _envelope = msgspec.json.Decoder(Envelope)
+_patch = msgspec.json.Decoder(PatchMetadata)
 _raw = msgspec.json.Decoder(Raw)
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -78,6 +89,15 @@ def envelope(body: bytes, kind: str = "") -> Envelope:
         raise errors.bad_request(
             f"the object provided is unrecognized{what}: couldn't get version/kind; json parse error: {error}"
         ) from error
+
+
+def patch_metadata(field: msgspec.Raw) -> Raw:
+    """Take the metadata of a merge patch apart; 400 where it is none."""
+    try:
+        _patch.decode(field)
+    except msgspec.MsgspecError as error:
+        raise errors.bad_request(f"error decoding patch: metadata: {error}") from error
+    return split(field)
 
 
 def split(body: bytes | msgspec.Raw) -> Raw:

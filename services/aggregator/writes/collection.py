@@ -15,7 +15,7 @@ from services.aggregator.reads.codec import AnyMeta, codec_of, items_of
 from services.aggregator.reads.envelopes import whole_list
 from services.aggregator.reads.query import EXACT, integer
 from services.aggregator.types import Aggregated, Call
-from services.aggregator.writes.body import join, raw, split
+from services.aggregator.writes.body import join, raw, split, value
 from services.aggregator.writes.context import SETTLE, WriteContext
 from services.aggregator.writes.delete import is_dry, number, read_options
 from services.aggregator.writes.send import after_write, head_of, query, respond, send, show_item
@@ -40,7 +40,7 @@ async def delete_collection(context: WriteContext, call: Call, aggregated: Aggre
     clock.require_writable()
     _require_whole(call)
     body = await read_options(call)
-    if body is not None and "preconditions" in split(body):
+    if body is not None and value(split(body).get("preconditions")) is not None:
         raise errors.bad_request(
             "preconditions of a deletecollection cannot hold for objects of several clusters"
         )

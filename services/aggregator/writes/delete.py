@@ -58,7 +58,7 @@ async def read_options(call: Call) -> bytes | None:
 
 async def _translate_preconditions(target: Target, body: bytes) -> bytes:
     fields = split(body)
-    if "preconditions" not in fields:
+    if value(fields.get("preconditions")) is None:
         return body
     fields["preconditions"] = raw(await preconditions(target, split(fields["preconditions"])))
     return join(fields)

@@ -75,6 +75,6 @@ def apply(operations: list[dict[str, Any]], obj: dict[str, Any]) -> dict[str, An
         text = f"the server rejected our request due to an error in our request: {error}"
         # Without details, as Kubernetes answers: kubectl shows the message then.
         raise StatusError(422, "Invalid", text) from error
-    if not isinstance(changed, dict):
+    if not isinstance(changed, dict) or not isinstance(changed.get("metadata"), dict):
         raise errors.bad_request("the patch leaves no object")
     return changed

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes import jsonpatches
-from services.aggregator.writes.body import Raw, envelope, join, raw, split, value
+from services.aggregator.writes.body import Raw, envelope, join, patch_metadata, raw, split, value
 from services.aggregator.writes.context import WriteContext
 from services.aggregator.writes.create import create_by_apply
 from services.aggregator.writes.references import mark_routed, take_in
@@ -86,7 +86,7 @@ async def _merge_patch(
     fields = split(body)
     if "metadata" not in fields or bytes(fields["metadata"]) == b"null":
         return await _send(context, call, target, body, kind)
-    metadata = split(fields["metadata"])
+    metadata = patch_metadata(fields["metadata"])
     if "annotations" in metadata and value(metadata["annotations"]) is None:
         # Some annotations are Reclock's own (owners on the host): only those that are shown go.
         shown = (await _shown(context, call, target))["metadata"].get("annotations") or {}
@@ -165,8 +165,10 @@ async def _json_patch(context: WriteContext, call: Call, target: Target, body: b
     async def attempt(obj: dict[str, Any]) -> web.Response:
         changed = jsonpatches.apply(operations, obj)
         # A patch that takes the version away must not overwrite what came after the read either.
-        version = str(changed.get("metadata", {}).get("resourceVersion") or obj["metadata"]["resourceVersion"])
-        return await put(context, call, target, msgspec.json.encode(changed), version, target.marker.uid)
+        version = str(changed["metadata"].get("resourceVersion") or obj["metadata"]["resourceVersion"])
+        encoded = msgspec.json.encode(changed)
+        envelope(encoded, target.aggregated.kind)  # 400 for what is no object any more
+        return await put(context, call, target, encoded, version, target.marker.uid)
 
     return await _retry(context, call, target, named, attempt)
 

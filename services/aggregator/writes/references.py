@@ -9,7 +9,9 @@ import msgspec
 
 from services.aggregator.writes.body import OwnerReference, Raw, join, raw, split, split_list, value
 from services.aggregator.writes.context import WriteContext
+from services.common import errors
 
+_reference = msgspec.json.Decoder(OwnerReference)
 HOST_OWNERS = "reclock.dev/host-owners"
 HOST_OWNED = "reclock.dev/host-owned"  # label: what Reclock's garbage collection looks at
 ROUTED = "reclock.dev/routed"  # label: the fleet's id, on what the front created for somebody
@@ -50,7 +52,10 @@ async def take_in(context: WriteContext, cluster: str, namespace: str, body: byt
     kept: list[msgspec.Raw] = []
     moved: list[Any] = []
     for item in split_list(references):
-        reference = msgspec.json.decode(item, type=OwnerReference)
+        try:
+            reference = _reference.decode(item)
+        except msgspec.MsgspecError as error:
+            raise errors.bad_request(f"metadata.ownerReferences: json parse error: {error}") from error
         copy = await context.owners.copy_uid(cluster, reference, namespace)
         if copy is not None:
             kept.append(raw({**value(item), "uid": copy}))

@@ -79,7 +79,7 @@ async def _posted(call: Call, target: Target) -> bytes:
     options = fields.get("deleteOptions")
     if options is not None and value(options):
         inner = split(options)
-        if "preconditions" in inner:
+        if value(inner.get("preconditions")) is not None:
             inner["preconditions"] = raw(await preconditions(target, split(inner["preconditions"])))
             fields["deleteOptions"] = raw(inner)
     return join(fields)
