@@ -159,6 +159,21 @@ class MemberAway(MemberUnreachable):
         return False
 
 
+class CredentialsRefused(StatusError):
+    """A cluster's 401: it does not take the credentials that we have for it.
+
+    Whoever asked us has others, and would take a 401 for their own (log in anew, throw a token away): see `outside`.
+    """
+
+    def __init__(self, label: str, said: StatusError) -> None:
+        super().__init__(401, said.reason, said.message, details=said.details)
+        self.label = label
+
+    def outside(self) -> MemberUnreachable:
+        """What they are told."""
+        return MemberUnreachable(f"{self.label} refuses the credentials that Reclock has for it")
+
+
 def decode_status(body: bytes) -> dict[str, Any] | None:
     """Return the Status in `body` (JSON or Kubernetes protobuf), or None where there is none."""
     if body.startswith(b"k8s\x00"):

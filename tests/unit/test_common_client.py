@@ -12,6 +12,7 @@ import uvloop
 from aiohttp import web
 from kube_fake import KubeFake, eventually, kubeconfig, make_ca, make_pair, pem, server_tls, status
 
+from services.aggregator.front.errors import from_exception
 from services.aggregator.front.errors import response as error_response
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient, encode_query
@@ -79,6 +80,20 @@ async def test_a_write_that_may_be_done_is_not_sent_again(method: str, sent: int
         else:
             await client.request(method, "/api/v1/namespaces/a/pods/b", timeout=5)
         assert seen == [method] * sent
+        await client.close()
+
+
+async def test_a_clusters_401_is_not_the_clients() -> None:
+    """Whoever asked us would take it for their own, and log in anew."""
+    async with KubeFake() as kube:
+        kube.tokens = {"another"}
+        client = await KubeClient.connect(kube.kubeconfig(token="revoked"), name="east")
+        with pytest.raises(StatusError) as refused:
+            await client.get(PODS, "default", "web")
+        assert refused.value.code == 401, "to us it is one"
+        told = from_exception(refused.value, "GET /")
+        assert (told.code, told.message) == (503, "cluster east refuses the credentials that Reclock has for it")
+        assert not error_response(told).headers["Retry-After"].isdigit(), "client-go would try ten times"
         await client.close()
 
 

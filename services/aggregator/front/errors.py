@@ -13,7 +13,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from services.aggregator.reads.negotiate import JSON_TYPE, PROTOBUF_TYPE, prefers_protobuf
-from services.common.errors import MemberUnreachable, StatusError, internal, request_too_large, timeout
+from services.common.errors import (
+    CredentialsRefused,
+    MemberUnreachable,
+    StatusError,
+    internal,
+    request_too_large,
+    timeout,
+)
 from services.common.kube import status_pb
 
 log = logging.getLogger(__name__)
@@ -44,6 +51,8 @@ def retry_after(error: StatusError, seconds: int) -> str:
 
 def from_exception(error: BaseException, what: str) -> StatusError:
     """Map anything that a handler raised; `what` (method and path) is for the log."""
+    if isinstance(error, CredentialsRefused):
+        return error.outside()
     if isinstance(error, StatusError):
         return error
     if isinstance(error, web.HTTPRequestEntityTooLarge):

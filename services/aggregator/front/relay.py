@@ -13,7 +13,13 @@ from services.aggregator.away import WhileAnswering
 from services.aggregator.front.limits import read_body
 from services.aggregator.front.server import MAX_BODY, FrontRequest
 from services.aggregator.front.tokens import without_token
-from services.common.errors import MemberUnreachable, StatusError, decode_status
+from services.common.errors import (
+    CredentialsRefused,
+    MemberUnreachable,
+    StatusError,
+    decode_status,
+    unauthorized,
+)
 from services.common.kube.client import KubeClient
 from services.common.kube.shape import is_document
 
@@ -101,7 +107,7 @@ async def _document(client: KubeClient, path: str, query: str, headers: Mapping[
 
 def own_credentials_refused(client: KubeClient) -> StatusError:
     """A cluster's 401 is about Reclock's own credentials: the client would take it for its own."""
-    return MemberUnreachable(f"{client.label} refuses the credentials that Reclock has for it")
+    return CredentialsRefused(client.label, unauthorized()).outside()
 
 
 async def _is_foreign(upstream: aiohttp.ClientResponse) -> bool:

@@ -23,7 +23,7 @@ from opentelemetry.trace import SpanKind
 from yarl import URL
 
 from services.common import telemetry
-from services.common.errors import MemberUnreachable, StatusError, from_client_error
+from services.common.errors import CredentialsRefused, MemberUnreachable, StatusError, from_client_error
 from services.common.kube import kubeconfig as kc
 from services.common.kube.credentials import Credentials, CredentialsError
 from services.common.kube.look import Look
@@ -314,8 +314,15 @@ class KubeClient(ObjectApi):
         if self.shape.namespace and response.status == 200 and is_document(path):
             data = _confined(data)
         if check and response.status >= 400:
-            raise _failure(response, data, what)
+            raise self._failure(response, data, what)
         return Response(response.status, response.headers, data)
+
+    def _failure(self, response: aiohttp.ClientResponse, data: bytes, what: str) -> StatusError:
+        error = StatusError.from_response(
+            response.status, data, what=what, retry_after=response.headers.get("Retry-After")
+        )
+        error.warnings = tuple(response.headers.getall("Warning", ()))
+        return CredentialsRefused(self.label, error) if error.code == 401 else error
 
     @asynccontextmanager
     async def _stream(
@@ -330,7 +337,7 @@ class KubeClient(ObjectApi):
             response, transport = await self._send(method, path, query, body, headers, limit, raw, what, renew)
             try:
                 if check and response.status >= 400:
-                    raise _failure(response, await _whole(response, MAX_ERROR, what), what)
+                    raise self._failure(response, await _whole(response, MAX_ERROR, what), what)
                 yield response
             except aiohttp.ClientError as error:
                 raise from_client_error(error, what) from error
@@ -370,14 +377,6 @@ class KubeClient(ObjectApi):
             return await open_tunnel(credentials)
         except (OSError, TimeoutError, EOFError) as error:
             raise from_client_error(error, what) from error
-
-
-def _failure(response: aiohttp.ClientResponse, data: bytes, what: str) -> StatusError:
-    error = StatusError.from_response(
-        response.status, data, what=what, retry_after=response.headers.get("Retry-After")
-    )
-    error.warnings = tuple(response.headers.getall("Warning", ()))
-    return error
 
 
 def _confined(data: bytes) -> bytes:

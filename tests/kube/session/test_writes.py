@@ -123,6 +123,24 @@ def test_eviction_status_and_debug(kubectl: Kubectl) -> None:
     assert not left or "deletionTimestamp" in left[0]["metadata"], "the next read sees what was evicted"
 
 
+@pytest.mark.parametrize("how", ["merge", "json", "put"])
+def test_the_last_finalizer_goes_and_the_object_with_it(kubectl: Kubectl, how: str) -> None:
+    """kube-apiserver answers such a write under the version of the deletion: it is done, and said to be."""
+    kubectl("create", "-f", "-", stdin=pod("held", metadata={"finalizers": ["example.com/held"]}))
+    kubectl("delete", "pod", "held", "--grace-period=0", "--force", "--wait=false")
+    shown = eventually(lambda: kubectl.json("get", "pod", "held"), 20)
+    assert shown["metadata"]["deletionTimestamp"]
+    if how == "put":
+        del shown["metadata"]["finalizers"]
+        del shown["metadata"]["resourceVersion"]
+        kubectl("replace", "--raw", raw(kubectl, "pods/held"), "-f", "-", stdin=json.dumps(shown))
+    else:
+        operations = [{"op": "remove", "path": "/metadata/finalizers"}]
+        body: Any = operations if how == "json" else {"metadata": {"finalizers": None}}
+        kubectl("patch", "pod", "held", f"--type={how}", "-p", json.dumps(body))
+    assert kubectl.items("pods") == []
+
+
 def test_replace_by_force_and_in_yaml(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=pod("again"))
     shown = kubectl("get", "pod", "again", "-o", "yaml")
