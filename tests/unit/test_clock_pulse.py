@@ -65,6 +65,19 @@ async def test_state_in_the_history_is_found_and_what_is_not_there_yet_is_not_se
     assert caught.value.code == 504
 
 
+async def test_what_was_being_deleted_is_deleted_when_that_is_in_the_log() -> None:
+    """By force, after a deletion with grace: its deletionTimestamp was there before."""
+    view: Any = View(PODS)
+    state = SimpleNamespace(version=20, deleted=False, deleting=True, uid="u", prev=None)
+    view.marker = lambda *_: state
+    await view.wait_deleted("east", "ns", "web", "u", timeout=0)
+    await view.wait_deleted("east", "ns", "web", "u", timeout=0, version=20)
+    with pytest.raises(StatusError):
+        await view.wait_deleted("east", "ns", "web", "u", timeout=0, version=21)
+    state.version, state.deleted = 21, True
+    await view.wait_deleted("east", "ns", "web", "u", timeout=0, version=21)
+
+
 async def test_what_came_and_went_unseen_is_not_waited_for() -> None:
     """The member was not followed for a moment: a diff shows neither the object that was deleted nor its deletion."""
     view: Any = View(PODS)

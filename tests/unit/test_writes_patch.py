@@ -258,3 +258,18 @@ async def test_a_binding_that_was_done_is_not_denied(world: World, after: errors
         assert (error.code, error.retry_after) == (code, None)
     else:
         assert (await run).status == 200
+
+
+@pytest.mark.parametrize(("left", "waits"), [
+    (errors.not_found("pods", "web"), True), (pod(uid="u2"), True), (pod(uid="u1"), False), (errors.unavailable("busy"), False),
+])  # fmt: skip
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+async def test_the_log_has_the_end_of_what_a_write_ended(world: World, method: str, left: Any, waits: bool) -> None:
+    """The last finalizer of an object that is being deleted: it is answered under the version before its end."""
+    world.clock.markers["ns", "web"][0].deleting = True
+    world.east.answers[("GET", ONE)] = left
+    if method == "PATCH":
+        answer = await send(world, {"metadata": {"finalizers": None}})
+    else:
+        answer = await update.update(world.context, call("PUT", ONE, pod()), PODS)
+    assert answer.status == 200 and bool(world.clock.deletions) is waits

@@ -112,8 +112,8 @@ class View:
     ) -> Marker | None:
         """Wait until the log has this state of an object; return its marker.
 
-        It is a tombstone where the version is the deletion's: what a write ends (it took the last finalizer away, or
-        deleted without grace) is answered under that one, and no live state of it ever comes.
+        It is a tombstone where the version is the deletion's: what ended is answered under that one, and no live state
+        of it ever comes.
         None: the log passed the version without numbering it (a diff, or a newer state); read again.
         StatusError 504 when it is not there in time.
         """
@@ -162,8 +162,8 @@ class View:
     ) -> None:
         """Wait until the log has a deletion of this object, or its deletionTimestamp; StatusError 504.
 
-        `version`: one that the object had, if known. What came and went while the member was not followed the log never
-        has, and is told by that.
+        `version`: the one that the deletion was answered with, if any. What was being deleted before has gone by it, where
+        it ended that; what came and went while the member was not followed the log never has.
         """
 
         def probe() -> Literal[True] | None:
@@ -174,7 +174,7 @@ class View:
                 position = self.state.positions.get(cluster)
                 passed = version and position is not None and not position.diff and position.read > version
                 return True if passed else None
-            return True if one is not newest or one.deleted or one.deleting else None
+            return True if one is not newest or one.deleted or (one.deleting and one.version >= version) else None
 
         if await self.pulse.until(probe, timeout) is None:
             raise timed_out(f"cluster {cluster!r}: the deletion of {name!r} did not reach the log in time")

@@ -14,9 +14,9 @@ from services.aggregator.writes.body import Raw, envelope, join, patch_metadata,
 from services.aggregator.writes.context import WriteContext
 from services.aggregator.writes.create import create_by_apply
 from services.aggregator.writes.references import mark_routed, take_in
-from services.aggregator.writes.send import send, show
+from services.aggregator.writes.send import send
 from services.aggregator.writes.target import METADATA, Target, find
-from services.aggregator.writes.update import put
+from services.aggregator.writes.update import put, show_changed
 from services.common import errors
 from services.common.errors import StatusError
 from services.common.yaml_json import yaml_to_json
@@ -121,7 +121,7 @@ async def _send(context: WriteContext, call: Call, target: Target, body: bytes, 
     answer = await send(
         context, call, target.aggregated, target.client, "PATCH", target.path(call), body, kind
     )
-    return await show(context, call, target.clock, target.cluster, answer, path=target.path(call))
+    return await show_changed(context, call, target, answer)
 
 
 async def _shown(context: WriteContext, call: Call, target: Target) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from services.aggregator.types import Aggregated, Call
 from services.aggregator.writes.body import as_json, envelope, join, raw, split
 from services.aggregator.writes.context import WriteContext
 from services.aggregator.writes.references import mark_routed, take_in
-from services.aggregator.writes.send import send, show
-from services.aggregator.writes.target import Target, find
+from services.aggregator.writes.send import after_write, send, show
+from services.aggregator.writes.target import ASK_TIMEOUT, METADATA, Target, find
 from services.common import errors
+from services.common.errors import StatusError
+from services.common.kube.client import Response
 
 
 async def update(context: WriteContext, call: Call, aggregated: Aggregated) -> web.Response:
@@ -39,7 +41,29 @@ async def put(
     if native is not None and not uid:
         inside = with_uid(inside, target.marker.uid)
     answer = await send(context, call, target.aggregated, target.client, "PUT", target.path(call), inside)
+    return await show_changed(context, call, target, answer)
+
+
+async def show_changed(context: WriteContext, call: Call, target: Target, answer: Response) -> web.Response:
+    """Show what a PUT or PATCH made of the object.
+
+    One that was being deleted may have ended by it (the last finalizer): kube-apiserver answers the version before that, and
+    the log must have the end, or who lists next sees it still.
+    """
+    if target.marker.deleting and not call.query.get("dryRun") and await _ended(target):
+        with after_write(call):
+            await target.clock.wait_gone(target.marker)
     return await show(context, call, target.clock, target.cluster, answer, path=target.path(call))
+
+
+async def _ended(target: Target) -> bool:
+    path = target.aggregated.at(target.version).path(target.namespace or None, target.name)
+    try:
+        answer = await target.client.request("GET", path, headers=METADATA, timeout=ASK_TIMEOUT)
+        found = (answer.json().get("metadata") or {}).get("uid", target.marker.uid)
+    except StatusError as error:
+        return error.code == 404  # who cannot be asked now: the write was done, and is answered
+    return bool(found != target.marker.uid)
 
 
 def with_uid(body: bytes, uid: str) -> bytes:

@@ -125,19 +125,21 @@ def test_eviction_status_and_debug(kubectl: Kubectl) -> None:
 
 @pytest.mark.parametrize("how", ["merge", "json", "put"])
 def test_the_last_finalizer_goes_and_the_object_with_it(kubectl: Kubectl, how: str) -> None:
-    """kube-apiserver answers such a write under the version of the deletion: it is done, and said to be."""
+    """kube-apiserver answers the version before the deletion: the next read must not show the object all the same."""
     kubectl("create", "-f", "-", stdin=pod("held", metadata={"finalizers": ["example.com/held"]}))
     kubectl("delete", "pod", "held", "--grace-period=0", "--force", "--wait=false")
     shown = eventually(lambda: kubectl.json("get", "pod", "held"), 20)
+    version = shown["metadata"]["resourceVersion"]
     assert shown["metadata"]["deletionTimestamp"]
     if how == "put":
         del shown["metadata"]["finalizers"]
         del shown["metadata"]["resourceVersion"]
-        kubectl("replace", "--raw", raw(kubectl, "pods/held"), "-f", "-", stdin=json.dumps(shown))
+        answer = kubectl("replace", "--raw", raw(kubectl, "pods/held"), "-f", "-", stdin=json.dumps(shown))
     else:
         operations = [{"op": "remove", "path": "/metadata/finalizers"}]
         body: Any = operations if how == "json" else {"metadata": {"finalizers": None}}
-        kubectl("patch", "pod", "held", f"--type={how}", "-p", json.dumps(body))
+        answer = kubectl("patch", "pod", "held", f"--type={how}", "-p", json.dumps(body), "-o", "json")
+    assert json.loads(answer)["metadata"]["resourceVersion"] == version
     assert kubectl.items("pods") == []
 
 
