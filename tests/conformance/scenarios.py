@@ -175,8 +175,8 @@ async def bookmarks(run: Run) -> None:
 def _one_mark(events: list[Any]) -> None:
     """How many there are goes by the second in which the server looks; their version is the last event's, or later."""
     marks = [event for event in events if event["type"] == "BOOKMARK"]
-    for event in marks[1:]:
-        events.remove(event)
+    # By identity: two of them can be equal, and the one that is looked at below has to be the one that stays.
+    events[:] = [event for event in events if event["type"] != "BOOKMARK" or event is marks[0]]
     for event in marks[:1]:
         told, last = event["object"], events[0]["object"]
         for holder, known in zip([told, *_rows(told)], [last, *_rows(last)], strict=True):

@@ -105,6 +105,8 @@ async def discovering(clusters: Fleet, on_host: Any, folder: Path, *names: str) 
     """A rig that has found those members."""
     await on_host("apply", "-f", str(CRD))
     await on_host("wait", "--for=condition=Established", "crd/clusters.reclock.dev")
+    # Discovery keeps clusters that the host knows: another test's would be the same clusters under other names.
+    await on_host("delete", "clusters", "--all")
     made = Rig(clusters, folder)
     for name in names:
         made.add(name)
