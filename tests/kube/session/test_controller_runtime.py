@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,14 @@ def test_manager_keeps_its_pods(fleet: RunningFleet, kubectl: Kubectl, manager: 
         told = kubectl.json("get", "configmap", "trio")["data"].get("ready")
         return told == str(count) and len(ready_pods(kubectl, "")) == count
 
-    eventually(lambda: ready(3), 60)
+    def becomes(look: Callable[[], bool]) -> None:
+        try:
+            eventually(look, 60)
+        except AssertionError as error:
+            pods = kubectl("get", "pods", "-o", "wide")
+            raise AssertionError(f"{error}\n{pods}\n{manager.read_text()[-3000:]}") from error
+
+    becomes(lambda: ready(3))
     owner = kubectl.json("get", "configmap", "trio")["metadata"]["uid"]
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kubectl.items("pods")}
     for pod in kubectl.items("pods"):
@@ -51,12 +58,12 @@ def test_manager_keeps_its_pods(fleet: RunningFleet, kubectl: Kubectl, manager: 
         assert cluster_of(pod) in ("east", "west")
 
     kubectl("delete", "pod", "trio-1")
-    eventually(lambda: kubectl.run("get", "pod", "trio-1").code == 0 and ready(3), 60)
+    becomes(lambda: kubectl.run("get", "pod", "trio-1").code == 0 and ready(3))
     after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in kubectl.items("pods")}
     assert [name for name in before if after[name] != before[name]] == ["trio-1"]
 
     kubectl("patch", "configmap", "trio", "--type=merge", "-p", '{"data":{"size":"1"}}')
-    eventually(lambda: ready(1), 60)
+    becomes(lambda: ready(1))
     kubectl("delete", "configmap", "trio")
     eventually(lambda: not kubectl.items("pods"), 60)
     assert kubectl.items("leases")[0]["spec"]["holderIdentity"], "it was elected through the front"
