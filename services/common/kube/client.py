@@ -251,11 +251,11 @@ class KubeClient(ObjectApi):
             transport = self._transport
             transport.enter()
             try:
-                response = await transport.session.request(
+                response = transport.reads(await transport.session.request(
                     method, url, data=body, headers=out, timeout=timeout,
                     proxy=credentials.proxy, server_hostname=credentials.server_name,
                     allow_redirects=False, auto_decompress=not raw, middlewares=sending(method),
-                )  # fmt: skip
+                ))  # fmt: skip
             except BaseException as error:
                 transport.leave()
                 if isinstance(error, aiohttp.ClientError | TimeoutError | OSError):
@@ -266,7 +266,7 @@ class KubeClient(ObjectApi):
             if response.status != 401 or final or not await self._refused(credentials, sent, timeout.total):
                 return response, transport
             response.close()
-            transport.leave()
+            transport.leave(response)
         raise AssertionError("unreachable")
 
     async def _refused(self, seen: Credentials, authorization: str, limit: float | None) -> bool:
@@ -309,7 +309,7 @@ class KubeClient(ObjectApi):
                 raise from_client_error(error, what) from error
             finally:
                 response.close()
-                transport.leave()
+                transport.leave(response)
             span.set_attribute("http.response.status_code", response.status)
         if self.shape.namespace and response.status == 200 and is_document(path):
             data = _confined(data)
@@ -343,7 +343,7 @@ class KubeClient(ObjectApi):
                 raise from_client_error(error, what) from error
             finally:
                 response.close()
-                transport.leave()
+                transport.leave(response)
 
     def stream(
         self,

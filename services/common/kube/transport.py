@@ -51,11 +51,12 @@ def sending(method: str) -> tuple[aiohttp.ClientMiddlewareType, ...] | None:
 
 
 class Transport:
-    """One session for one TLS context; `enter`/`leave` count its requests."""
+    """One session for one TLS context; `enter`/`leave` count its requests, and note what they read."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         self.tls = tls
         self._users = 0
+        self._reading: set[aiohttp.ClientResponse] = set()
         self._retired = False
         self._closing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -74,9 +75,16 @@ class Transport:
         """Count a request in."""
         self._users += 1
 
-    def leave(self) -> None:
-        """Count it out; the last one closes a retired transport."""
+    def reads(self, response: aiohttp.ClientResponse) -> aiohttp.ClientResponse:
+        """Note an answer that is being read, until its request leaves."""
+        self._reading.add(response)
+        return response
+
+    def leave(self, response: aiohttp.ClientResponse | None = None) -> None:
+        """Count a request out; the last one closes a retired transport."""
         self._users -= 1
+        if response is not None:
+            self._reading.discard(response)
         if self._retired and not self._users:
             self._close_soon()
 
@@ -93,7 +101,13 @@ class Transport:
             self._closing = asyncio.get_running_loop().create_task(self.close(), name="transport/close")
 
     async def close(self) -> None:
-        """Close all connections; idempotent."""
+        """Close all connections and break what is being read on them; idempotent.
+
+        A session that is closed tells its readers nothing over TLS, and takes away the limit of their silence: they would wait
+        for their request's whole time, a watch for minutes in which nothing of its cluster is seen.
+        """
+        for response in self._reading:
+            response.content.set_exception(aiohttp.ClientConnectionError("its connection is closed"))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
