@@ -54,7 +54,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Ite
         [sys.executable, "-m", "deploy.local.up", "--dir", str(directory), "--members", "east,west"],
         stdout=log,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "RECLOCK_AGGREGATOR_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}"},
+        env={
+            **os.environ, "RECLOCK_AGGREGATOR_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.port}",
+            "RECLOCK_AGGREGATOR_TRACE_RATIO": "1",  # of each twentieth event, as it is by default, a test would wait in vain
+        },
     )
     running = RunningFleet(directory, _kubectls())
     try:
