@@ -12,6 +12,7 @@ import msgspec
 
 from deploy.local.kubeconfig import Access
 from deploy.local.probes import tls_context
+from services.common.kube.transport import sending
 from tests.proof.history import Seen
 
 NAMESPACE = "torture"
@@ -68,6 +69,8 @@ class Server:
         async with self.session.request(
             method, self.url + path, data=data, params=query, headers={"Content-Type": kind, "Accept": accept},
             timeout=aiohttp.ClientTimeout(total=timeout),
+            # Sent again by aiohttp, a PUT that was done is answered 409: a conflict, as it would be counted, it is not.
+            middlewares=sending(method),
         ) as answer:  # fmt: skip
             text = await answer.read()
             try:
