@@ -19,6 +19,9 @@ class Item:
 
     def __init__(self, raw: bytes, meta: Any, end: int) -> None: ...
 
+def version_of(text: str) -> int:
+    """A member's version, 0 where there is none; SpliceError for what Kubernetes never sends."""
+
 def read_items(cut: list[bytes], scan: Callable[[bytes], Any]) -> list[Item]:
     """The elements of a list as items; `scan` finds an object's metadata."""
 

@@ -7,8 +7,8 @@ from libc.stdint cimport uint64_t
 from _fastpath.splice import SpliceError, table_row_object
 
 
-cdef uint64_t version_of(str text) except? 0:
-    """A member's version; SpliceError for what Kubernetes never sends."""
+cpdef uint64_t version_of(str text) except? 0:
+    """A member's version, 0 where there is none; SpliceError for what Kubernetes never sends."""
     cdef uint64_t value = 0
     cdef Py_UCS4 c
     if len(text) > 19:

@@ -60,17 +60,17 @@ class Fleet:
         """A member came, or came back, at `now` by the monotonic clock."""
         self._joining[name] = now + JOINING
 
-    def joining(self, policy: Policy, now: float) -> str:
-        """A candidate that came a moment ago and is still being read; "" when there is none. O(members that came).
+    def joining(self, policy: Policy, now: float) -> bool:
+        """Whether a candidate came a moment ago and is still being read. O(members) while one did, else O(1).
 
         At a start of the manager, or of the fleet, members are read one after the other: whoever decides by the first of
         them alone places everything there, and it stays there.
         """
         self._joining = {name: end for name, end in self._joining.items() if now < end}
         if not self._joining:
-            return ""
+            return False
         passing = {member.name for member in self.candidates(policy).passing}
-        return next((name for name in self._joining if name in passing and self.admissions[name].problem()), "")
+        return any(self.admissions[name].problem() for name in self._joining if name in passing)
 
     def touch(self) -> None:
         """Forget cached candidates."""

@@ -271,3 +271,10 @@ class World:
             if item["type"] == kind:
                 return item
         return {}
+
+
+def gated(world: World, name: str) -> GatedAdmission:
+    """The worker of a member that was added with `remote=True`."""
+    admission = world.fleet.admissions[name]
+    assert isinstance(admission, GatedAdmission)
+    return admission

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 
 import pytest
-from scheduler_fakes import GatedAdmission, World, node, pod
+from scheduler_fakes import World, gated, node, pod
 
 from services.scheduler.matching import Taint
 
@@ -14,12 +14,6 @@ from services.scheduler.matching import Taint
 @pytest.fixture
 def world() -> World:
     return World()
-
-
-def gated(world: World, name: str) -> GatedAdmission:
-    admission = world.fleet.admissions[name]
-    assert isinstance(admission, GatedAdmission)
-    return admission
 
 
 async def test_behaviour_01_identical_reservations_on_both_nothing_runs_yet(world: World) -> None:

@@ -56,13 +56,6 @@ class _Names(msgspec.Struct, rename="camel"):
     api_version: str = ""
 
 
-def version_of(text: str) -> int:
-    """A member's version; SpliceError for what Kubernetes never sends."""
-    if text and not (text.isascii() and text.isdecimal()):
-        raise SpliceError(f"resourceVersion {text[:40]!r} is no integer")
-    return int(text or 0)
-
-
 def type_meta(api_version: str, kind: str) -> bytes:
     """A TypeMeta's message."""
     return proto.field(1, api_version.encode()) + proto.field(2, kind.encode())

@@ -6,9 +6,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from _fastpath.listing import version_of
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.away import require_answering
-from services.aggregator.reads.codec import AnyMeta, codec_of, names_of, version_of
+from services.aggregator.reads.codec import AnyMeta, codec_of, names_of
 from services.aggregator.reads.negotiate import Negotiated
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.query import ReadOptions

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from _fastpath.listing import Item, read_items, read_rows
+from _fastpath.listing import Item, read_items, read_rows, version_of
 from _fastpath.splice import SpliceError, scan
-from services.aggregator.reads.codec import JSON, Codec, list_names, version_of
+from services.aggregator.reads.codec import JSON, Codec, list_names
 from services.common.errors import MemberUnreachable, StatusError
 from services.common.kube.client import KubeClient
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from _fastpath.listing import Item
+from _fastpath.listing import Item, version_of
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.tap import Tap
-from services.aggregator.reads.codec import JSON, AnyMeta, Codec, version_of
+from services.aggregator.reads.codec import JSON, AnyMeta, Codec
 from services.aggregator.reads.member_list import MemberList
 from services.aggregator.reads.table import Columns, columns_in
 from services.common.errors import MemberUnreachable, StatusError, decode_status

@@ -12,10 +12,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from _fastpath.listing import version_of
 from _fastpath.marker import Marker
 from _fastpath.splice import SpliceError
 from services.aggregator.clock.metadata import WATCH_ACCEPT
-from services.aggregator.reads.codec import JSON, version_of
+from services.aggregator.reads.codec import JSON
 from services.common.errors import StatusError
 from services.common.kube.client import MAX_OBJECT
 from services.common.kube.resource import Resource

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from _fastpath.listing import version_of
 from _fastpath.marker import Marker
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
 from services.aggregator.clock.metadata import WHOLE_ACCEPT
 from services.aggregator.clock.position import Position
-from services.aggregator.reads.codec import version_of
 from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
 from services.aggregator.reads.owed import Owed
 from services.aggregator.reads.table import Columns, columns_in

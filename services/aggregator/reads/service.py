@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from _fastpath.listing import version_of
 from _fastpath.proto import MAGIC
 from _fastpath.splice import SpliceError
 from services.aggregator.reads.access import Identity, MemberAccess
-from services.aggregator.reads.codec import AnyMeta, codec_of, names_of, version_of
+from services.aggregator.reads.codec import AnyMeta, codec_of, names_of
 from services.aggregator.reads.fanout import Fanout
 from services.aggregator.reads.feed_pool import FeedPool
 from services.aggregator.reads.getter import Getter, is_status

@@ -25,7 +25,7 @@ async def delete(context: WriteContext, call: Call, aggregated: Aggregated) -> w
     head = head_of(answer.body)
     place, uid = (target.cluster, target.namespace, target.name), head.uid or target.marker.uid
     await target.clock.wait_deleted(*place, uid, timeout=SETTLE, version=number(head.version))
-    return await _answer(context, call, target, answer)
+    return await _answer(context, call, target, answer, head.version)
 
 
 def number(version: str) -> int:
@@ -38,15 +38,14 @@ def is_dry(call: Call, options: bytes | None) -> bool:
     return bool(call.query.get("dryRun") if options is None else value(split(options).get("dryRun")))
 
 
-async def _answer(context: WriteContext, call: Call, target: Target, answer: Response) -> web.Response:
+async def _answer(context: WriteContext, call: Call, target: Target, answer: Response, version: str) -> web.Response:
     """A Status passes; of an object the log need not have just that state any more, and nothing is left to wait for.
 
     What is deleted at once is answered under the version of its deletion, which is its tombstone's.
     """
-    head = head_of(answer.body)
-    if not head.version:
+    if not version:
         return respond(call, answer, answer.body)
-    call.audit["memberVersion"] = head.version
+    call.audit["memberVersion"] = version
     return respond(call, answer, await show_settled(context, target.clock, target.cluster, answer.body))
 
 

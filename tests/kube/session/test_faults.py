@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 from tests.kube.session.informer import Informer
-from tests.kube.session.tools import Kubectl, RunningFleet, eventually, ready_pods
+from tests.kube.session.tools import Kubectl, RunningFleet, cluster_of, eventually, ready_pods
 
 
 def total(kubectl: Kubectl, count: int) -> bool:
@@ -92,12 +93,16 @@ def retried(kubectl: Kubectl, manifest: str) -> None:
 def test_member_away_and_back(fleet: RunningFleet, kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=deployment("web", 4))
     kubectl("rollout", "status", "deployment/web", "--timeout=60s")
-    before = {pod["metadata"]["uid"] for pod in kubectl.items("pods")}
+    pods = kubectl.items("pods")
+    before = {pod["metadata"]["uid"] for pod in pods}
+    there = next(pod["metadata"]["name"] for pod in pods if cluster_of(pod) == "east")
     path = f"/api/v1/namespaces/{kubectl.namespace}/pods"
     with Informer(fleet, path) as informer:
         eventually(lambda: set(informer.store) == before, 20)
         fleet.do("kill9", "east-apiserver")
         eventually(lambda: "east" in kubectl.run("get", "pods").err, 60)  # a Warning names it
+        for asked in (("get", "pod", there), ("logs", there), ("label", "pod", there, "a=b"), ("delete", "pod", there)):
+            eventually(partial(_is_told, kubectl, asked), 60)
         with Informer(fleet, path) as late:
             eventually(lambda: late.store, 30)
             assert set(informer.store) == before, "nothing is deleted"
@@ -107,6 +112,11 @@ def test_member_away_and_back(fleet: RunningFleet, kubectl: Kubectl) -> None:
         eventually(lambda: not kubectl.run("get", "pods").err, 60)
     assert informer.problems == []
     assert informer.relists == 1
+
+
+def _is_told(kubectl: Kubectl, asked: tuple[str, ...]) -> bool:
+    """Whether a command about an object on a cluster that is away fails for that reason."""
+    return "cluster east cannot be reached since" in kubectl.fails(*asked)
 
 
 def test_a_third_cluster_joins_and_leaves(fleet: RunningFleet) -> None:
