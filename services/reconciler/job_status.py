@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from services.common.kube.times import parse_time
 from services.reconciler.names import FAILED_BASE
-from services.reconciler.objects import annotations_of, count, now, parse_time
+from services.reconciler.objects import annotations_of, count, now
 
 Status = dict[str, Any]
 Conditions = list[dict[str, Any]]

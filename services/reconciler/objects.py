@@ -117,14 +117,6 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def parse_time(text: str | None) -> datetime | None:
-    """A Kubernetes time; None for none. Without a zone it is UTC."""
-    if not text:
-        return None
-    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
 def set_condition(
     conditions: list[dict[str, Any]], kind: str, status: str, reason: str, message: str
 ) -> list[dict[str, Any]]:

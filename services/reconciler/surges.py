@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from services.common.kube.times import parse_time
 from services.reconciler.division import Grants, Limits, Part
-from services.reconciler.objects import parse_time, set_condition
+from services.reconciler.objects import set_condition
 
 MOVING = "Moving"
 """Condition of a Workload: True while replicas stay on a cluster until others are available elsewhere."""

@@ -40,14 +40,6 @@ def write(moment: datetime) -> str:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
-def read(text: str | None) -> datetime | None:
-    """Read a `metav1.Time`, or None where it is absent; ValueError when it is no time. Without a zone it is UTC."""
-    if not text:
-        return None
-    found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
 def after(moment: datetime, seconds: float) -> datetime:
     """So many seconds later, or the last moment that there is."""
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from services.scheduler import clock
+from services.common.kube.times import parse_time
 from services.scheduler.capacity import Allocation, Capacity, Refusal
 from services.scheduler.ledger import Ledger, OwnerKey, Reservation, make_shares
 from services.scheduler.shape import Shape, pod_shape
@@ -137,7 +137,7 @@ class MemberState:
             return None
 
     def _add_pod(self, uid: str, obj: Mapping[str, Any], node: str, shape: Shape) -> None:
-        created = clock.read(obj["metadata"].get("creationTimestamp"))
+        created = parse_time(obj["metadata"].get("creationTimestamp"))
         pod = _Pod(shape, owner_of(obj["metadata"]), node, [], created)
         self._pods[uid] = pod
         self.ledger.pod_came(pod.owner, node)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from services.scheduler import clock
+from services.common.kube.times import parse_time
 from services.scheduler.fleet import Fleet
 from services.scheduler.verdict import CAPACITY, Verdict
 from services.scheduler.workload import Placement, Workload, with_condition
@@ -70,8 +70,8 @@ def runs_again(workload: Workload, now: datetime) -> bool:
     ready, unfit = workload.condition("PodsReady"), workload.condition(FITS)
     if not workload.is_true("PodsReady") or ready is None or unfit is None:
         return False
-    since = clock.read(unfit.get("lastTransitionTime"))
-    turned = clock.read(ready.get("lastTransitionTime"))
+    since = parse_time(unfit.get("lastTransitionTime"))
+    turned = parse_time(ready.get("lastTransitionTime"))
     return since is None or now - since > SETTLED or (turned is not None and turned > since)
 
 

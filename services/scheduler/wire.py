@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from reclock.scheduler.v1 import scheduler_pb2 as pb
 from services.common.kube import quantity
-from services.scheduler import clock
+from services.common.kube.times import parse_time
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.member import Ask, PodSets
 from services.scheduler.shape import Shape, make_shape
@@ -115,7 +115,7 @@ def _condition(item: Mapping[str, Any]) -> pb.Condition:
         type=item.get("type") or "", status=item.get("status") or "", reason=item.get("reason") or "",
         message=item.get("message") or "",
     )  # fmt: skip
-    moment: datetime | None = clock.read(item.get("lastTransitionTime"))
+    moment: datetime | None = parse_time(item.get("lastTransitionTime"))
     if moment is not None:
         message.last_transition.FromDatetime(moment)
     return message

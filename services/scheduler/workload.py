@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from services.common.kube import quantity
 from services.common.kube.resource import Resource
+from services.common.kube.times import parse_time
 from services.scheduler import clock
 from services.scheduler.ledger import OwnerKey
 from services.scheduler.shape import Shape, make_shape
@@ -155,7 +156,7 @@ def parse(obj: Mapping[str, Any]) -> Workload:
         version=metadata.get("resourceVersion") or "",
         generation=metadata.get("generation") or 0,
         deleting="deletionTimestamp" in metadata,
-        created=clock.read(metadata.get("creationTimestamp")),
+        created=parse_time(metadata.get("creationTimestamp")),
         owner=OwnerKey(namespace, kind, owner.get("name") or ""),
         owner_ref=owner,
         labels=spec.get("labels") or {},
@@ -166,16 +167,16 @@ def parse(obj: Mapping[str, Any]) -> Workload:
         placement=_placement(status.get("placement")),
         last_placement=_placement(status.get("lastPlacement")),
         attempts=status.get("attempts") or 0,
-        requeue_at=clock.read(status.get("requeueAt")),
+        requeue_at=parse_time(status.get("requeueAt")),
         nominated=tuple(
-            Nomination(item["cluster"], item.get("state", ""), item.get("message", ""), clock.read(item.get("since")))
+            Nomination(item["cluster"], item.get("state", ""), item.get("message", ""), parse_time(item.get("since")))
             for item in status.get("nominated") or ()
         ),
         lost={item["cluster"]: moment for item in status.get("lost") or ()
-              if (moment := clock.read(item.get("since"))) is not None},
+              if (moment := parse_time(item.get("since"))) is not None},
         moving={
             item["cluster"]: Moving(item.get("replicas") or 0, moment, item.get("reason") or "")
-            for item in status.get("moving") or () if (moment := clock.read(item.get("since"))) is not None
+            for item in status.get("moving") or () if (moment := parse_time(item.get("since"))) is not None
         },
         copies={item["cluster"]: item for item in status.get("copies") or () if item.get("cluster")},
         conditions=tuple(status.get("conditions") or ()),
@@ -202,7 +203,7 @@ def _placement(value: Mapping[str, Any] | None) -> Placement | None:
     if value is None:
         return None
     clusters = {item["name"]: item.get("replicas") or 0 for item in value.get("clusters") or ()}
-    return Placement(value.get("attempt") or 0, clusters, clock.read(value.get("since")))
+    return Placement(value.get("attempt") or 0, clusters, parse_time(value.get("since")))
 
 
 def write_placement(placement: Placement, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from scheduler_fakes import World, node
 
 from services.common.kube import quantity
-from services.reconciler.objects import parse_time
+from services.common.kube.times import parse_time
 from services.scheduler import explain
 from services.scheduler import policy as policies
 from services.scheduler.config import SchedulerConfig

@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 
 from services.common.errors import StatusError
 from services.common.kube.resource import NAMESPACES, Resource
+from services.common.kube.times import parse_time
 from services.reconciler.applier import deadline
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.keys import Key
 from services.reconciler.manifests import manifest
 from services.reconciler.member_cache import IDENTITY_HOLDS, MemberCache
 from services.reconciler.names import DEPENDENCIES, NAMESPACE, NAMESPACE_FINALIZER, Obj
-from services.reconciler.objects import deleting, finalizers, host_uid, parse_time, uid
+from services.reconciler.objects import deleting, finalizers, host_uid, uid
 
 log = logging.getLogger(__name__)
 

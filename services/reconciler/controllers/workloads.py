@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.common.errors import StatusError
+from services.common.kube.times import parse_time
 from services.reconciler.controllers.context import Again, Context
 from services.reconciler.decide import is_at_rest
 from services.reconciler.job_status import finished
@@ -19,7 +20,6 @@ from services.reconciler.objects import (
     finalizers,
     held,
     name_of,
-    parse_time,
     replicas,
     set_condition,
     uid,
