@@ -38,6 +38,7 @@ class Pair(Rig):
 
     def __init__(self, fleet: Fleet, directory: Path, etcd: EtcdServer) -> None:
         super().__init__(fleet, directory)
+        self._since = dict.fromkeys(NAMES, 0)
         self.links = {name: Link("127.0.0.1", etcd.port, free_port()) for name in NAMES}
         self.replicas = {
             name: {"etcd": {"endpoints": [f"127.0.0.1:{link.port}"]}, "replicaLeaseSeconds": LEASE, "leaseSeconds": LEASE}
@@ -45,8 +46,22 @@ class Pair(Rig):
         }
 
     def said(self, name: str) -> str:
-        """A reconciler's log."""
-        return self.processes[name].log.read_text()
+        """What a reconciler's process that runs now has logged."""
+        return self.processes[name].log.read_bytes()[self._since[name] :].decode()
+
+    async def start(self, name: str) -> None:
+        """Start a reconciler that does not run."""
+        # Ready is said before it takes part: what it was called before is in the same file, and is not its name any more.
+        self._since[name] = self.processes[name].log.stat().st_size
+        await self.processes[name].start()
+        await self.processes[name].wait_ready()
+
+    async def whole(self) -> None:
+        """All run, and reach their etcd."""
+        for name in NAMES:
+            self.links[name].mend()
+            if not self.processes[name].running:
+                await self.start(name)
 
     def called(self, name: str) -> str:
         """What a reconciler calls itself now; "" while it does not take part."""
@@ -80,10 +95,9 @@ class Pair(Rig):
             idle = set(NAMES) - set(found.values())
             if not idle:
                 return dict(found)
-            process = self.processes[idle.pop()]
-            await process.stop()
-            await process.start()
-            await process.wait_ready()
+            name = idle.pop()
+            await self.processes[name].stop()
+            await self.start(name)
         raise AssertionError("a dozen names gave one of two all three clusters")
 
 
@@ -146,23 +160,29 @@ class Traffic:
         self.changed[key] = time.monotonic()
 
     async def end(self) -> None:
-        """A last change of each; wait until all of them were handled, and take everything away."""
-        assert self._changes is not None
-        self._changes.cancel()
-        await asyncio.wait({self._changes})
+        """A last change of each; wait until all of them were handled."""
+        await self._stop_changing()
         for key in self.changed:
             await self._change(key)
-        try:
-            async def handled() -> bool:
-                return all(self.history.started.get(key, 0.0) >= at for key, at in self.changed.items())
 
-            await until(handled, "every last state was handled", 60)
-        finally:
-            for worker in self.workers:
-                await worker.die()
-            self._stalls.cancel()
-            for cluster, namespace, name in self.changed:
-                await self.rig.clients[cluster].delete(CONFIG_MAPS, namespace, name)
+        async def handled() -> bool:
+            return all(self.history.started.get(key, 0.0) >= at for key, at in self.changed.items())
+
+        await until(handled, "every last state was handled", 60)
+
+    async def _stop_changing(self) -> None:
+        if self._changes is not None:
+            self._changes.cancel()
+            await asyncio.wait({self._changes})
+
+    async def close(self) -> None:
+        """Take everything away, however far it came."""
+        await self._stop_changing()
+        for worker in self.workers:
+            await worker.die()
+        self._stalls.cancel()
+        for cluster, namespace, name in self.changed:
+            await self.rig.clients[cluster].delete(CONFIG_MAPS, namespace, name)
 
 
 async def taken_over(rig: Pair, by: str) -> float:
@@ -178,8 +198,8 @@ async def taken_over(rig: Pair, by: str) -> float:
 
 async def at_work(rig: Pair, host: Kubectl, ns: str, replicas: int, name: str) -> None:
     """A Deployment gets another size, and a Job runs to its end."""
-    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=90s")
-    await host("-n", ns, "wait", "--for=condition=complete", f"job/{name}", "--timeout=90s")
+    await host("-n", ns, "rollout", "status", "deployment/web", "--timeout=90s", timeout=120)
+    await host("-n", ns, "wait", "--for=condition=complete", f"job/{name}", "--timeout=90s", timeout=120)
 
     async def there() -> bool:
         return sum((await spread_of(rig, ns, "app=web")).values()) == replicas
@@ -192,9 +212,18 @@ async def begin_work(rig: Pair, host: Kubectl, ns: str, replicas: int, name: str
     await rig.clients[""].create(JOBS, ns, job(name, ns, "2s"))
 
 
-async def test_one_is_killed_and_one_is_cut_off_from_its_etcd(rig: Pair, host: Kubectl, ns: str) -> None:
-    traffic = Traffic(rig)
-    await traffic.begin()
+@pytest_asyncio.fixture(loop_scope="session")
+async def traffic(rig: Pair) -> AsyncIterator[Traffic]:
+    made = Traffic(rig)
+    try:
+        await made.begin()
+        yield made
+    finally:
+        await rig.whole()
+        await made.close()
+
+
+async def test_one_is_killed_and_one_is_cut_off_from_its_etcd(rig: Pair, host: Kubectl, traffic: Traffic, ns: str) -> None:
     owners = await rig.shared()
     await host("-n", ns, "create", "deployment", "web", "--image=nginx:1", "--replicas=2")
     await rig.clients[""].create(JOBS, ns, job("first", ns))
@@ -207,8 +236,7 @@ async def test_one_is_killed_and_one_is_cut_off_from_its_etcd(rig: Pair, host: K
     await rig.processes[first].kill9()
     killed = await taken_over(rig, second)
     await at_work(rig, host, ns, 6, "killed")
-    await rig.processes[first].start()
-    await rig.processes[first].wait_ready()
+    await rig.start(first)
     assert (await rig.shared())[""] == second, "the host stays where it is"
 
     # The one that has the host now cannot reach its etcd any more, and is not told; it runs on.
