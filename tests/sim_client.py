@@ -90,6 +90,9 @@ class SimClient(ObjectApi):
             finally:
                 stream.close()
 
+    def renew(self) -> None:
+        """As KubeClient's: each request is on a connection of its own."""
+
     async def close(self) -> None:
         """Nothing but who wonders whether it answers."""
         self.look.close()

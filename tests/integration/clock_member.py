@@ -70,6 +70,9 @@ class FakeMember:
         self._changed: set[asyncio.Event] = set()
         self._epoch = 0
         self._connections: set[asyncio.BaseTransport] = set()
+        self._known: set[asyncio.BaseTransport] = set()
+        """Every connection on which something was asked, idle ones too."""
+        self._dead: set[asyncio.BaseTransport] = set()
         self._runner: web.AppRunner | None = None
         self.port = 0
         self.member = Member(name)
@@ -149,6 +152,10 @@ class FakeMember:
         self.compacted = min(self.compacted, self.rev)
         self.break_connections()
 
+    def go_deaf(self) -> None:
+        """The network forgets all connections that there are, without a word: they stay, and nothing comes on them."""
+        self._dead |= self._known
+
     def break_connections(self) -> None:
         """Reset every connection."""
         self._epoch += 1
@@ -205,7 +212,10 @@ class FakeMember:
         transport = request.transport
         assert transport is not None
         self._connections.add(transport)
+        self._known.add(transport)
         try:
+            if transport in self._dead:
+                await asyncio.Event().wait()
             if self.refuse:
                 return _status(503, "ServiceUnavailable", "away")
             if not self.has_type:
@@ -254,10 +264,13 @@ class FakeMember:
         self._changed.add(event)
         accept = request.headers.get("Accept", "")
         self.watches.append(accept)
+        transport = request.transport
         sent = sum(rev <= version for rev, _, _ in self.history)
         marked = max(version, self.rev)
         try:
             while epoch == self._epoch:
+                if transport in self._dead:
+                    await asyncio.Event().wait()
                 while sent < len(self.history) and epoch == self._epoch:
                     await self.watch_gate.wait()
                     rev, kind, one = self.history[sent]

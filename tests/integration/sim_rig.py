@@ -110,6 +110,7 @@ class SimRig:
         self.fleet = Fleet()
         self.clusters: dict[str, Cluster] = {}
         self.port = 0
+        self.token = TOKEN
         self._etcd, self._aggregated = etcd, aggregated
         self._stack = AsyncExitStack()
 
@@ -123,6 +124,11 @@ class SimRig:
         self.host = await self._client("host")
         for name in members:
             await self.join(name)
+        return await self.serve(limits)
+
+    async def serve(self, limits: Limits | None = None) -> Self:
+        """The front, once there are `host` and members."""
+        stack = self._stack
         etcd = Etcd.connect([self._etcd.endpoint])
         stack.push_async_callback(etcd.close)
         self.clock = Clock(
@@ -157,7 +163,7 @@ class SimRig:
         stack.push_async_callback(front.stop)
         self.http = await stack.enter_async_context(
             aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {TOKEN}"}, connector=aiohttp.TCPConnector(limit=0),
+                headers={"Authorization": f"Bearer {self.token}"}, connector=aiohttp.TCPConnector(limit=0),
                 read_bufsize=1 << 20,
             )
         )  # fmt: skip
@@ -190,9 +196,10 @@ class SimRig:
         await self.fleet.engage(member)
         return cluster
 
-    def of(self, aggregated: Aggregated = PODS) -> ResourceClock:
+    def of(self, aggregated: Aggregated | None = None) -> ResourceClock:
         """The clock of a resource."""
-        found = self.clock.get(aggregated.group, aggregated.resource)
+        one = aggregated or self._aggregated[0]
+        found = self.clock.get(one.group, one.resource)
         assert found is not None
         return found
 

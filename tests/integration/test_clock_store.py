@@ -89,6 +89,9 @@ class Tail:
     def list_asked(self, cluster: str, read: int) -> None:
         """Of no interest here."""
 
+    def watch_doubted(self, cluster: str, read: int) -> None:
+        """Of no interest here."""
+
 
 def batch(version: int) -> Batch:
     """One marker and its position."""

@@ -66,6 +66,7 @@ class FakeMember:
         self.delay = 0.0  # seconds before an answer's body
         self.columns = ["Name", "Ready"]
         self.mute = False  # watches stay silent
+        self.calls = 0  # of `go_deaf`
         self.denied: set[str] = set()
         self.protobuf = True  # pods have it; False: as of a custom resource
         self._moved = asyncio.Event()
@@ -106,6 +107,11 @@ class FakeMember:
         """Watches look again."""
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
+
+    def go_deaf(self) -> None:
+        """Watches that are open stay so, and bring nothing any more."""
+        self.calls += 1
+        self.nudge()
 
     def at(self, version: int) -> dict[str, Object]:
         return self.history[max(v for v in self.history if v <= version)]
@@ -243,8 +249,10 @@ class FakeMember:
         if position < self.watch_from:
             await send("ERROR", {"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired", "message": "old"})
             return response
-        first = True
+        first, calls = True, self.calls
         while True:
+            if calls != self.calls:
+                await asyncio.Event().wait()
             moved = self._moved
             for version, type_, obj in list(self.events):
                 if version > position and not self.mute:

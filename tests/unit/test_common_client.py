@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 import uvloop
 from aiohttp import web
@@ -118,6 +119,43 @@ async def test_warnings_of_a_refusal_come_with_it() -> None:
                 pass
         assert denied.value.warnings == ('299 - "one"', '299 - "two"')
         await client.close()
+
+
+async def test_renewed_connections_leave_alone_what_is_being_answered() -> None:
+    peers: list[object] = []
+    go_on = asyncio.Event()
+
+    async def asked(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        peers.append(request.transport.get_extra_info("peername"))
+        return web.json_response({})
+
+    async def watch(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"one")
+        await go_on.wait()
+        await response.write(b"two")
+        await asyncio.Event().wait()
+        return response
+
+    async with KubeFake() as kube:
+        kube.extra_routes = [web.get("/asked", asked), web.get("/watch", watch)]
+        await kube.stop()
+        await kube.start()
+        client = await KubeClient.connect(kube.kubeconfig(), name="east")
+        async with client.stream("GET", "/watch") as stream:
+            assert await stream.content.readany() == b"one"
+            await client.request("GET", "/asked")
+            await client.request("GET", "/asked")
+            client.renew()
+            await client.request("GET", "/asked")
+            assert peers[0] == peers[1] != peers[2], "what was kept is not used any more"
+            go_on.set()
+            assert await stream.content.readany() == b"two"
+            await client.close()
+            with pytest.raises(aiohttp.ClientConnectionError):
+                await stream.content.readany()
 
 
 async def test_a_slow_answer_is_cut_by_the_deadline() -> None:

@@ -8,9 +8,11 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from prometheus_client import REGISTRY
 from reads_fake import Fleet, fleet_of, kubeconfig, pod, status
 
 from _fastpath.marker import DIFF, GAP, LEAVE, Marker
+from services.aggregator.clock import overdue
 from services.aggregator.clock.view import Snapshot
 from services.aggregator.reads import watcher
 from services.aggregator.reads.watch import WatchSession
@@ -475,6 +477,27 @@ async def test_late_payload_opens_a_gap_and_the_rest_goes_on(fleet: Fleet) -> No
         fleet.clock.log("east", obj, kind=GAP)
         event = await stream.next()
     assert told(event) == ("ADDED", "a") and version(event) == fleet.clock.head
+
+
+async def test_a_watch_for_payloads_that_went_silent_is_opened_anew(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overdue, "SILENT", 0.2)
+    labels = {"resource": "pods", "cluster": "east", "feed": "payloads"}
+
+    def renewed() -> float:
+        return REGISTRY.get_sample_value("reclock_aggregator_clock_watches_renewed_total", labels) or 0.0
+
+    before, member = renewed(), fleet.members["east"]
+    async with fleet.watch(f"resourceVersion={fleet.clock.head}") as stream:
+        fleet.write("east", pod("warm"))
+        await stream.next()
+        member.go_deaf()
+        fleet.write("east", pod("a"))
+        assert told(await stream.next()) == ("ADDED", "a")  # the object itself was asked for
+        member.fail_get = lambda: status(503, "ServiceUnavailable")
+        fleet.write("east", pod("b"))
+        fleet.write("east", pod("a"), delete=True)
+        assert [told(await stream.next()) for _ in range(2)] == [("ADDED", "b"), ("DELETED", "a")]
+    assert renewed() == before + 1 and not fleet.clock.gaps
 
 
 async def test_what_a_state_was_sent_without_is_added_when_it_comes(fleet: Fleet) -> None:

@@ -11,6 +11,7 @@ from services.aggregator.clock.claims import Claim, Claims
 from services.aggregator.clock.context import Context
 from services.aggregator.clock.members import Members
 from services.aggregator.clock.membership import MemberState
+from services.aggregator.clock.overdue import ASK_EVERY
 from services.aggregator.clock.position import decode_position
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.sequencer import Sequencer
@@ -243,6 +244,22 @@ class Answers(View):
             raise errors.unavailable(f"the store of fleet versions does not answer: {error}") from error
         metrics.GAPS.labels(self.label, metrics.named(cluster)).inc()
         self.gap_changed(cluster, revision, True)
+
+    async def overdue(self, cluster: str, limit: float) -> None:
+        """See `View`: the one who has the cluster's feed doubts its watch; another replica wishes so."""
+        if self._sequencer is not None:
+            self._members.overdue(cluster)
+            return
+        state, now = self.members.get(cluster), asyncio.get_running_loop().time()
+        position = self.state.positions.get(cluster)
+        if state is None or position is None or now - state.doubted < ASK_EVERY:
+            return
+        state.doubted = now
+        try:
+            async with asyncio.timeout(limit):
+                await self.context.store.ask_watch(self.group, self.resource, cluster, position.read)
+        except (EtcdError, TimeoutError) as error:
+            log.info("%s: the watch of cluster %r could not be asked about: %s", self.label, cluster, error)
 
     async def claim(self, namespace: str, name: str, cluster: str) -> Claim:
         """Claim a key for a create on `cluster`; the claim's cluster may be that of an earlier try.

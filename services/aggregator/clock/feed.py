@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from _fastpath.marker import of_cluster
 from services.aggregator.clock import metrics
 from services.aggregator.clock.membership import Phase
 from services.aggregator.clock.metadata import Expired, MetadataClient, NoKubernetes, WatchEnded
+from services.aggregator.clock.overdue import Hearing
 from services.aggregator.clock.position import Position, incarnation, split_incarnation
 from services.aggregator.clock.restore import differs_at_read, differs_at_resume
 from services.aggregator.clock.sequencer import Sequencer
@@ -60,8 +61,9 @@ class Feed:
         self._kick = asyncio.Event()
         self._uid = ""
         """Of the cluster that this round is about."""
-        self._end: Callable[[], None] = lambda: None
-        """Ends the watch that is open, in order."""
+        self._end: Callable[[], None] | None = None
+        """Ends what is awaited and may be begun anew at any time: the watch, what goes before it, a pause."""
+        self._hearing = Hearing()
         # After a start nobody knows what happened meanwhile: as after a lost connection.
         self._lost = not relist
 
@@ -69,7 +71,39 @@ class Feed:
         """The cluster or its types changed: do not wait for the next try."""
         self._kick.set()
         if self._is_another():
-            self._end()
+            self._begin_anew()
+
+    def overdue(self) -> None:
+        """The cluster has answered with a state that its watch has not brought: one that is silent is opened anew.
+
+        It counts as lost: the other end may have been set back to a backup since, and have said so to nobody.
+        """
+        if self._end is None or not self._hearing.renews():
+            return
+        metrics.RENEWED.labels(self.label, metrics.named(self.member.cluster), "log").inc()
+        log.info("%s: an event is overdue and the watch is silent: watching anew", self._what)
+        self._lost = True
+        self.api.renew()  # connections that are kept for the next request may be as dead
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        end, self._end = self._end, None  # once: what is ending cannot be told to end again
+        if end is not None:
+            end()
+
+    @asynccontextmanager
+    async def _endable(self) -> AsyncIterator[None]:
+        """Around what `_begin_anew` may end: WatchEnded then."""
+        self._hearing.heard()
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._end = partial(scope.reschedule, 0)
+                try:
+                    yield
+                finally:
+                    self._end = None
+        except TimeoutError:
+            raise WatchEnded from None
 
     def _is_another(self) -> bool:
         """Has another cluster taken the place of the one that this round looked at? A watch that was opened after that
@@ -118,11 +152,14 @@ class Feed:
         self._open = False
 
     async def _sleep(self, seconds: float) -> None:
+        self._end = self._kick.set
         try:
             async with asyncio.timeout(seconds):
                 await self._kick.wait()
         except TimeoutError:
             pass  # the usual case: nobody kicked
+        finally:
+            self._end = None
         self._kick.clear()
 
     # One round.
@@ -134,7 +171,8 @@ class Feed:
         if not uid:
             raise MemberUnreachable(f"{self._what}: the cluster has not been reached yet")
         position = self.sequencer.state.positions.get(cluster)
-        current = await self.api.version()
+        async with self._endable():
+            current = await self.api.version()
         life, reason = await self._life(position, uid, current)
         start = 0 if reason else self._resume(position)
         while True:
@@ -209,16 +247,15 @@ class Feed:
         # Whole objects in another version than the type's own are nobody's.
         whole = tap if tap.wanted and self.api.native else None
         try:
-            async with (
-                asyncio.timeout(None) as scope,
-                aclosing(self.api.watch(life, start, whole)) as watch,
-            ):
-                self._end = partial(scope.reschedule, 0)
+            # Ended by us where whole objects are wanted by now: watch again from the position, as after any end in order.
+            # Or where another cluster is there, which the next round finds.
+            async with self._endable(), aclosing(self.api.watch(life, start, whole)) as watch:
                 if self._is_another():
                     raise WatchEnded
                 if not tap.wanted:
-                    tap.reopen = self._end
+                    tap.reopen = self._begin_anew
                 async for some in watch:
+                    self._hearing.heard()
                     # One that sent garbage is trusted again at its first proper frame: connecting proves nothing.
                     if bool(some) is self._garbled:
                         self._opened(backoff)
@@ -227,12 +264,7 @@ class Feed:
         except NoKubernetes:
             self._garbled = True
             raise
-        except TimeoutError:
-            # Whole objects are wanted by now: watch again from the position, as after any end in order. Or another
-            # cluster is there, which the next round finds.
-            raise WatchEnded from None
         finally:
-            self._end = lambda: None
             tap.closed()
 
     def _opened(self, backoff: Backoff) -> None:

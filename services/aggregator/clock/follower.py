@@ -14,7 +14,7 @@ from contextlib import aclosing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from services.aggregator.clock.history import ordered, take_event
-from services.aggregator.clock.keys import Parsed
+from services.aggregator.clock.keys import DOUBT, Parsed
 from services.aggregator.clock.state import Change
 from services.aggregator.clock.store import StorageChanged, Store
 from services.common.etcd import DELETE, EtcdCompacted, EtcdError, prefix_end
@@ -61,6 +61,9 @@ class Followed(Protocol):
 
     def list_asked(self, cluster: str, read: int) -> None:
         """A replica wants a cluster listed anew whose position stands at `read`."""
+
+    def watch_doubted(self, cluster: str, read: int) -> None:
+        """A replica knows of events of a cluster above `read`, and misses them."""
 
 
 class Reopen(Protocol):
@@ -244,8 +247,8 @@ class Follower:
         if key.kind == "leader":
             one.leader_changed(0 if event.type == DELETE else int(event.kv.create_revision), revision)
         elif key.kind == "lists":
-            if event.type != DELETE and event.kv.value.isdigit():
-                one.list_asked(key.cluster, int(event.kv.value))
+            if event.type != DELETE:
+                _wish(one, key.cluster, event.kv.value)
         elif one in self._active or key.kind == "gaps":
             change = changes.get(one)
             if change is None:
@@ -261,3 +264,14 @@ class Follower:
         for one in self._table.values():
             if one in self._active or one not in self._joined:
                 one.passed(revision)
+
+
+def _wish(one: Followed, cluster: str, value: bytes) -> None:
+    """What a replica wishes of the sequencer; what a newer one may ask in other words is not for us."""
+    read = value.removeprefix(DOUBT)
+    if not read.isdigit():
+        return
+    if read == value:
+        one.list_asked(cluster, int(read))
+    else:
+        one.watch_doubted(cluster, int(read))

@@ -143,6 +143,12 @@ class Following(Answers):
         if self.term and position is not None and position.read == read:
             self._members.relist(cluster)
 
+    def watch_doubted(self, cluster: str, read: int) -> None:
+        """A replica misses events above `read`; what has moved on since then needs nothing."""
+        position = self.state.positions.get(cluster)
+        if self.term and position is not None and position.read == read:
+            self._members.overdue(cluster)
+
     def leader_changed(self, create_revision: int, mod_revision: int) -> None:
         """Who holds the leader key since `mod_revision` (0: nobody)."""
         if not create_revision:

@@ -14,6 +14,9 @@ FIELDS = {"base": 0, "claims": 4, "gaps": 3, "leader": 2, "left": 2, "lists": 3,
 to `lists`, a follower `base` to `positions`, each in one range: only within one watch revisions come in order."""
 
 
+DOUBT = b"watch "
+"""Before the version in a `lists` key: the cluster's watch may be dead, which is no wish for a list."""
+
 KINDS: tuple[Kind, ...] = ("markers", "positions", "gaps", "claims", "left", "lists")
 """What a rebuild removes: all but the base, and but the leader keys, which go with their leases: a sequencer that has not
 heard of the rebuild answers from its log as long as it is certain of its key, so nobody may number anything until then."""

@@ -206,6 +206,12 @@ class Members:
             self._feeds[cluster][0].kick()
         self._probe.kick()
 
+    def overdue(self, cluster: str) -> None:
+        """An event of it has not come to the log. What is here already waits for etcd, and its feed is well."""
+        sequencer, feed = self.clock.sequencer, self._feeds.get(cluster)
+        if feed is not None and sequencer is not None and not sequencer.has(cluster):
+            feed[0].overdue()
+
     def refresh_positions(self) -> None:
         """Write every position, moved or not: historic vectors need one within the window."""
         sequencer = self.clock.sequencer

@@ -37,6 +37,8 @@ class MemberState:
         self.leaving = False
         self.feed: asyncio.Task[None] | None = None
         self.tap = Tap()
+        self.doubted = float("-inf")
+        """When this replica last wished that the one with the feed may doubt its watch (the loop's clock)."""
 
     @property
     def client(self) -> KubeClient:

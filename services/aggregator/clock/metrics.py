@@ -42,6 +42,11 @@ STATE = Gauge(f"{PREFIX}_feed_state", "1 for the state that a feed is in", ["res
 LISTS = Counter(
     f"{PREFIX}_relists", "Whole lists taken of a member, by reason", ["resource", "cluster", "reason"]
 )
+RENEWED = Counter(
+    f"{PREFIX}_watches_renewed",
+    "Watches of a member that were silent while an event was overdue, and were opened anew",
+    ["resource", "cluster", "feed"],
+)
 GAPS = Counter(f"{PREFIX}_gaps", "Answers that were given without a member", ["resource", "cluster"])
 GAPS_OPEN = Gauge(f"{PREFIX}_gaps_open", "Members whose objects must be sent anew", ["resource"])
 FULL = Counter(f"{PREFIX}_full", "Transactions that etcd refused because its quota is used up", ["resource"])
@@ -87,6 +92,7 @@ def forget(resource: str, cluster: str) -> None:
     """Drop the series of a member that left."""
     states = ("Connecting", "Diffing", "Live", "Unreachable", "NoType", "Disengaging")
     series = [(STATE, state) for state in states] + [(LISTS, reason) for reason in REASONS]
+    series += [(RENEWED, feed) for feed in ("log", "payloads")]
     for metric, *labels in [*series, (GAPS,)]:
         try:
             metric.remove(resource, named(cluster), *labels)

@@ -95,9 +95,13 @@ class Sequencer:
         if queue:
             queue.clear()
 
+    def has(self, cluster: str) -> bool:
+        """Does something of the cluster wait, or is it in flight?"""
+        return bool(self._queues.get(cluster)) or cluster in self._inflight
+
     async def drained(self, cluster: str) -> None:
         """Wait until nothing of the cluster waits or is in flight: its position is what a feed resumes at."""
-        while self._queues.get(cluster) or cluster in self._inflight:
+        while self.has(cluster):
             await self.settled.wait()
 
     def holds(self, cluster: str, kind: type[DiffRun | GapRun | LeaveRun]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from _fastpath.marker import Marker, puts
 from services.aggregator.clock.batch import Batch
-from services.aggregator.clock.keys import KINDS, Layout
+from services.aggregator.clock.keys import DOUBT, KINDS, Layout
 from services.aggregator.clock.state import State
 from services.aggregator.clock.varint import Reader, Writer
 from services.common.etcd import Etcd, EtcdError, compare, op_delete, op_put, op_range, prefix_end, txn_part
@@ -257,6 +257,11 @@ class Store:
     async def ask_list(self, group: str, resource: str, cluster: str, read: int) -> None:
         """Ask the sequencer to list a cluster anew, whose position stands at `read`."""
         await self.etcd.put(self.keys.asked(group, resource, cluster), str(read).encode())
+
+    async def ask_watch(self, group: str, resource: str, cluster: str, read: int) -> None:
+        """Ask the sequencer to doubt a cluster's watch: events above `read` are overdue. In the place of a list's wish,
+        in words that replicas of before do not take for one."""
+        await self.etcd.put(self.keys.asked(group, resource, cluster), DOUBT + str(read).encode())
 
     async def put_gap(self, group: str, resource: str, cluster: str) -> int:
         """Say that an answer leaves the cluster out; return the revision."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from _fastpath.listing import Item
 from _fastpath.marker import Marker
 from services.aggregator.clock.cursor import Cursor, too_old
+from services.aggregator.clock.overdue import AGAIN, LATE
 from services.aggregator.clock.position import Position
 from services.aggregator.clock.pulse import Pulse
 from services.aggregator.clock.state import State
@@ -18,6 +19,8 @@ from services.aggregator.clock.topics import Topics
 from services.aggregator.clock.traces import EventTraces
 from services.aggregator.types import Aggregated
 from services.common.errors import timeout as timed_out
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,20 @@ class View:
                 raise timed_out(f"the log is at {self.state.head}, not at {version} yet", retry_after=1)
             await self.head_pulse.wait(left)
 
+    async def overdue(self, cluster: str, limit: float) -> None:
+        """Something that the cluster has shown already has not come yet: see to it, within `limit` seconds. Nothing to do
+        for who is only told of the log."""
+
+    async def until(self, cluster: str, probe: Callable[[], T | None], timeout: float) -> T | None:
+        """Wait until the log has what is on its way from a cluster (`probe` is not None); None after `timeout` seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        found = await self.pulse.until(probe, min(LATE, timeout))
+        while found is None and (left := deadline - loop.time()) > 0:
+            await self.overdue(cluster, left)
+            found = await self.pulse.until(probe, min(AGAIN, deadline - loop.time()))
+        return found
+
     async def wait_version(
         self, cluster: str, namespace: str, name: str, uid: str, version: int, timeout: float = 5
     ) -> Marker | None:
@@ -140,7 +157,7 @@ class View:
                 return (None,)
             return None
 
-        found = await self.pulse.until(probe, timeout)
+        found = await self.until(cluster, probe, timeout)
         if found is None:
             raise timed_out(
                 f"cluster {cluster!r}: version {version} of {name!r} did not reach the log in time"
@@ -154,7 +171,7 @@ class View:
             shown = self.shown(marker.namespace, marker.name)
             return True if shown is None or shown.uid != marker.uid else None
 
-        if await self.pulse.until(probe, timeout) is None:
+        if await self.until(marker.cluster, probe, timeout) is None:
             raise timed_out(f"cluster {marker.cluster!r}: the deletion of {marker.name!r} did not reach the log in time")
 
     async def wait_deleted(
@@ -176,5 +193,5 @@ class View:
                 return True if passed else None
             return True if one is not newest or one.deleted or (one.deleting and one.version >= version) else None
 
-        if await self.pulse.until(probe, timeout) is None:
+        if await self.until(cluster, probe, timeout) is None:
             raise timed_out(f"cluster {cluster!r}: the deletion of {name!r} did not reach the log in time")

@@ -125,7 +125,7 @@ class FeedPool:
         options = StreamOptions(
             path=resource.path(), accept_watch=form.accept(many=False), accept_list=form.accept(many=True),
             include=include, table=form.kind == "table", kind=aggregated.kind, api_version=resource.group_version,
-            codec=PROTOBUF if form.protobuf else JSON,
+            codec=PROTOBUF if form.protobuf else JSON, marked=resource.marked,
         )  # fmt: skip
         usable = {c: p for c, p in positions.items()
                   if c in clock.members and clock.members[c].state not in ("NoType", "Disengaging")}  # fmt: skip

@@ -157,7 +157,7 @@ class Getter:
             marker = clock.marker(cluster, namespace, name)
             return True if marker is None or marker.deleted or marker.uid != uid else None
 
-        if await clock.pulse.until(gone, SETTLE) is None:
+        if await clock.until(cluster, gone, SETTLE) is None:
             raise unavailable(f"cluster {cluster}: its events lag behind, try again")
 
     async def _client(self, clock: ResourceClock, cluster: str) -> KubeClient:

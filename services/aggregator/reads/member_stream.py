@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from _fastpath.listing import Item, version_of
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
+from services.aggregator.clock.metadata import UNMARKED_SECONDS
+from services.aggregator.clock.overdue import Hearing
 from services.aggregator.clock.tap import Tap
 from services.aggregator.reads.codec import JSON, AnyMeta, Codec
 from services.aggregator.reads.member_list import MemberList
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 GATHER = 0.003  # seconds between two reads while events come fast
 SILENCE = 150.0  # seconds; members send bookmarks every minute
+WATCH_SECONDS = (1800, 3600)  # what gets no bookmarks is watched for a shorter time than SILENCE
 RETURN = 1.0  # seconds that the clock's feed may take to watch again
 SHORT = 5.0  # seconds: a watch that ends sooner is one of a member that stops, or of a proxy before none
 LIST_AHEAD = 1024 * 1024
@@ -59,6 +62,8 @@ class StreamOptions:
     kind: str
     api_version: str
     codec: Codec = JSON
+    marked: bool = True
+    """Does an idle watch of it get bookmarks?"""
 
 
 class Handover(Exception):
@@ -91,6 +96,8 @@ class MemberStream:
         self._offer = asyncio.Event()
         self._returning = False
         self._scope: asyncio.Timeout | None = None
+        self._hearing = Hearing()
+        self._paused = False  # it is we who do not read
         self._backoff = Backoff(initial=0.1, maximum=5.0)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"payloads:{cluster}{options.path}")
 
@@ -104,6 +111,17 @@ class MemberStream:
         if future is None:
             future = self._waiters[key] = asyncio.get_running_loop().create_future()
         return future
+
+    def overdue(self) -> bool:
+        """The log has what this watch has not brought: one of our own that is silent is opened anew. Is it?"""
+        scope = self._scope
+        if scope is None or self._paused or not self._hearing.renews():
+            return False
+        log.info("payloads of %s%s: one is overdue and the watch is silent: watching anew", self.cluster, self._options.path)
+        self.client.renew()  # connections that are kept for the next request may be as dead
+        self._scope = None
+        scope.reschedule(0)
+        return True
 
     def _wake(self, key: Key) -> None:
         future = self._waiters.pop(key, None)
@@ -275,18 +293,21 @@ class MemberStream:
         options = self._options
         query = {
             "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": str(self._resume),
-            "timeoutSeconds": str(random.randint(1800, 3600)), "includeObject": options.include or None,
+            "timeoutSeconds": str(random.randint(*(WATCH_SECONDS if options.marked else UNMARKED_SECONDS))),
+            "includeObject": options.include or None,
         }  # fmt: skip
         stream = self.client.stream(
             "GET", options.path, query=query, headers={"Accept": options.accept_watch, "Accept-Encoding": "identity"},
             sock_read=SILENCE,
         )  # fmt: skip
+        self._hearing.heard()
         async with stream as response:
             self.connected, self.refused = True, False
             splitter = options.codec.splitter()
             content = response.content
             pace = Pace(GATHER)
             while chunk := await content.readany():
+                self._hearing.heard()
                 frames = splitter.feed(chunk)
                 pace.stepped(len(frames))
                 for frame in frames:
@@ -299,7 +320,12 @@ class MemberStream:
                     await asyncio.sleep(left)
                 paused = self._pause(self)
                 if paused is not None:
-                    await paused
+                    self._paused = True
+                    try:
+                        await paused
+                    finally:
+                        self._paused = False
+                    self._hearing.heard()
             if splitter.pending:
                 raise MemberUnreachable(f"cluster {self.cluster}: its watch was cut")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from _fastpath.listing import version_of
 from _fastpath.marker import Marker
 from _fastpath.splice import SpliceError, list_items, scan, table_row_object
+from services.aggregator.clock import metrics
 from services.aggregator.clock.metadata import WHOLE_ACCEPT
 from services.aggregator.clock.position import Position
 from services.aggregator.reads.member_stream import MemberStream, Payload, StreamOptions
@@ -235,7 +236,10 @@ class PayloadFeed:
             return found
         future = stream.wait((marker.namespace, marker.name, marker.version))
         await asyncio.wait((future,), timeout=seconds)
-        return self.find(marker)
+        found = self.find(marker)
+        if found is None and stream.may_come(marker.version) and stream.overdue():
+            metrics.RENEWED.labels(self.clock.aggregated.key, metrics.named(marker.cluster), "payloads").inc()
+        return found
 
     async def fetch(self, marker: Marker) -> Payload | None:
         """Ask the member for the object; None when it has a newer one or none (the log will tell).

@@ -81,6 +81,8 @@ class KubeClient(ObjectApi):
         self._said = ""
         self._use(credentials)
         self._transport = Transport(credentials.tls)
+        self._outlived: list[Transport] = []
+        """What `renew` replaced, while something is still answered on it."""
         self.looking_at = f"{self.label}: GET /version"
         """What `look` calls itself in errors."""
         self.look = Look(lambda: self.request("GET", "/version", timeout=CONNECT_TIMEOUT, check=False), self.looking_at)
@@ -125,7 +127,18 @@ class KubeClient(ObjectApi):
 
     def _swap(self, transport: Transport) -> None:
         old, self._transport = self._transport, transport
-        old.retire()
+        outlived, self._outlived = self._outlived, []
+        for one in (old, *outlived):
+            one.retire()
+
+    def renew(self) -> None:
+        """Send what follows over new connections: those that are kept may be dead, and nobody was told. What is being
+        answered on the others goes on."""
+        if self._closed:
+            return
+        old, self._transport = self._transport, Transport(self._transport.tls)
+        old.retire(breaking=False)
+        self._outlived = [one for one in (*self._outlived, old) if not one.closed]
 
     async def close(self) -> None:
         """Break all streams and connections; idempotent."""
@@ -133,7 +146,8 @@ class KubeClient(ObjectApi):
         if self._renewing is not None:
             self._renewing.cancel()
         self.look.close()
-        await self._transport.close()
+        for one in (self._transport, *self._outlived):
+            await one.close()
 
     def _renewal(self, *, refused: str | None = None) -> asyncio.Task[None]:
         """The task that renews the credentials now; all who need them wait for the same one.

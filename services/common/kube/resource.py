@@ -28,6 +28,12 @@ class Resource:
         """`deployments.apps`, or `pods` in the core group: the same for every version of the resource."""
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
+    @property
+    def marked(self) -> bool:
+        """Does an idle watch of it get bookmarks? The apiserver's watch cache makes them, and events have none (size 0 in
+        `pkg/kubeapiserver/default_storage_factory_builder.go`)."""
+        return self.key not in ("events", "events.events.k8s.io")
+
     def path(self, ns: str | None = None, name: str | None = None, sub: str | None = None) -> str:
         """Return the URL path, encoded; without `ns` that of all namespaces.
 

@@ -88,13 +88,18 @@ class Transport:
         if self._retired and not self._users:
             self._close_soon()
 
-    def retire(self) -> None:
-        """Close when the last request has left, or after RETIRE_AFTER seconds."""
+    def retire(self, *, breaking: bool = True) -> None:
+        """Close when the last request has left; with `breaking` after RETIRE_AFTER seconds at the latest."""
         self._retired = True
         if not self._users:
             self._close_soon()
-        elif self._timer is None:
+        elif breaking and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(RETIRE_AFTER, self._close_soon)
+
+    @property
+    def closed(self) -> bool:
+        """Has its last user left a retired one?"""
+        return self._closing is not None
 
     def _close_soon(self) -> None:
         if self._closing is None:
