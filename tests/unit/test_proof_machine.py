@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from services.aggregator.clock import metrics
 from tests.proof.virtual.actions import WEIGHTS
 from tests.proof.virtual.play import judge, play
 from tests.proof.virtual.world import World
@@ -117,6 +118,40 @@ def test_weighted_random_histories(seed: int) -> None:
     if played.error is not None:
         raise played.error
     assert not played.breaches, "\n".join(map(str, played.breaches[:5]))
+
+
+def hanging(world: World) -> None:
+    """Watches hang where they would break: nobody is told, and who waits for their events has them opened anew."""
+
+    async def hang(a: int, b: int) -> None:
+        for path in world._site(a).paths:
+            path.hang_streams()
+
+    async def heal() -> None:
+        for site in world.sites:
+            for path in site.paths:
+                path.break_streams()  # where nobody waits only a bookmark is missed, minutes later
+        await healed()
+
+    healed = world.heal
+    world.do_drop, world.heal = hang, heal  # type: ignore[method-assign]
+
+
+def renewed() -> float:
+    """Watches that were opened anew because an event was overdue."""
+    return sum(
+        sample.value for metric in metrics.RENEWED.collect() for sample in metric.samples if sample.name.endswith("_total")
+    )  # fmt: skip
+
+
+def test_histories_with_watches_that_hang() -> None:
+    before = renewed()
+    for seed in range(5):
+        played = play(seed, 100, spoil=hanging)
+        if played.error is not None:
+            raise played.error
+        assert not played.breaches, f"seed {seed}: " + "\n".join(map(str, played.breaches[:5]))
+    assert renewed() > before
 
 
 def test_a_seed_is_one_history() -> None:

@@ -156,6 +156,11 @@ class Path(SimClient):
             watch.close("dropped")
         self._watches.clear()
 
+    def hang_streams(self) -> None:
+        """Those that are open stay so, and bring nothing any more."""
+        for watch in self._watches:
+            watch.hold()
+
     async def _travel(self) -> None:
         await asyncio.sleep(self._random.choice(LATENCY) + self.site.slow * self._random.random())
         if self.site.down or self.cut:
