@@ -21,7 +21,7 @@ from tests.integration.test_clock_replicas import Pair
 @pytest_asyncio.fixture
 async def pair(etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pair]:
     monkeypatch.setattr(view, "LATE", 1.0)
-    monkeypatch.setattr(overdue, "SILENT", 0.8)
+    monkeypatch.setattr(overdue, "SILENT", 0.4)  # of the usual two seconds
     one = Pair(etcd)
     try:
         yield one

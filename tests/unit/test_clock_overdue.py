@@ -24,10 +24,10 @@ async def test_a_watch_is_opened_anew_for_its_silence_and_not_too_often(monkeypa
     hearing = Hearing()
     hearing.heard()
     assert not hearing.renews(), "something came just now"
-    now += overdue.SILENT
-    assert hearing.renews()
-    now += overdue.SILENT
-    assert not hearing.renews(), "it was just opened anew"
+    now += overdue.LATE
+    assert hearing.renews() and hearing.fresh(1.0) == 1.0
+    now += overdue.LATE
+    assert hearing.fresh(1.0) == 0.0 and not hearing.renews(), "it was just opened anew"
     hearing.heard()
     now += overdue.EVERY
     assert hearing.renews()

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 GATHER = 0.003  # seconds between two reads while events come fast
 SILENCE = 150.0  # seconds; members send bookmarks every minute
 WATCH_SECONDS = (1800, 3600)  # what gets no bookmarks is watched for a shorter time than SILENCE
+LATE = 1.0  # seconds that a payload may take when its entry is in the log
 RETURN = 1.0  # seconds that the clock's feed may take to watch again
 SHORT = 5.0  # seconds: a watch that ends sooner is one of a member that stops, or of a proxy before none
 LIST_AHEAD = 1024 * 1024
@@ -96,7 +97,7 @@ class MemberStream:
         self._offer = asyncio.Event()
         self._returning = False
         self._scope: asyncio.Timeout | None = None
-        self._hearing = Hearing()
+        self._hearing = Hearing(LATE)
         self._paused = False  # it is we who do not read
         self._backoff = Backoff(initial=0.1, maximum=5.0)
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"payloads:{cluster}{options.path}")
@@ -122,6 +123,11 @@ class MemberStream:
         self._scope = None
         scope.reschedule(0)
         return True
+
+    @property
+    def renewed(self) -> float:
+        """Seconds in which what a watch that was just opened anew brings may still come."""
+        return self._hearing.fresh(RETURN)
 
     def _wake(self, key: Key) -> None:
         future = self._waiters.pop(key, None)

@@ -234,11 +234,15 @@ class PayloadFeed:
         found = self.find(marker)
         if stream is None or found is not None:
             return found
-        future = stream.wait((marker.namespace, marker.name, marker.version))
-        await asyncio.wait((future,), timeout=seconds)
+        key = (marker.namespace, marker.name, marker.version)
+        await asyncio.wait((stream.wait(key),), timeout=seconds)
         found = self.find(marker)
         if found is None and stream.may_come(marker.version) and stream.overdue():
             metrics.RENEWED.labels(self.clock.aggregated.key, metrics.named(marker.cluster), "payloads").inc()
+        if found is None and (more := stream.renewed) and stream.may_come(marker.version):
+            # All who wait get what was missed: asked for it, the member may have a newer state only.
+            await asyncio.wait((stream.wait(key),), timeout=more)
+            found = self.find(marker)
         return found
 
     async def fetch(self, marker: Marker) -> Payload | None:

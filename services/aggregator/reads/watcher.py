@@ -14,7 +14,7 @@ from services.aggregator.clock.cursor import Cursor
 from services.aggregator.reads.fields import values_of
 from services.aggregator.reads.frames import Frames
 from services.aggregator.reads.judge import Judge, Type
-from services.aggregator.reads.member_stream import Payload
+from services.aggregator.reads.member_stream import LATE, Payload
 from services.aggregator.reads.payload_feed import PayloadFeed
 from services.aggregator.reads.presenter import Presenter
 from services.aggregator.reads.proto_frames import ProtoFrames
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 TAKE = 256  # entries per step
 FLUSH = 64 * 1024  # bytes after which events made so far go out: what is made ahead is kept once per slow client
-PATIENCE = 1.0  # seconds that a payload may be late
+PATIENCE = LATE
 BOOKMARK_EVERY = 50.0  # seconds; clients are promised one a minute
 LOOK_EVERY = 10.0  # seconds between looks at what has no event
 NO_EVENT = (DIFF, LEAVE, CLASH)  # deletions that the member never told

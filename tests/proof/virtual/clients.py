@@ -358,7 +358,7 @@ class Writer(Client):
         seen, code = None, 200
         try:
             answer = await self._send(replica, verb, name, known)
-            if verb != "delete":
+            if verb != "delete" and "resourceVersion" in answer["metadata"]:  # what is gone by then has none
                 seen = seen_of(answer)
         except Refused as error:
             code = 0 if error.code >= 500 else error.code

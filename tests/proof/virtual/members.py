@@ -157,7 +157,9 @@ class Path(SimClient):
         self._watches.clear()
 
     def hang_streams(self) -> None:
-        """Those that are open stay so, and bring nothing any more."""
+        """Those that are open stay so, and bring nothing any more. States may be missed: of what hangs again right after it
+        was opened anew, the object itself is asked for."""
+        self.site.record.disturbed = True
         for watch in self._watches:
             watch.hold()
 
